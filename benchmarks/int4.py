@@ -21,7 +21,7 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -148,8 +148,8 @@ def subject_of(name: str, num_layers: int, num_tokens: int, stack: ExitStack) ->
     if name == DEMO:
         directory = demo_model_dir()
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        source = stack.enter_context(stored_weights(directory).open())
-        return Subject(config, source, cut_text(demo_tokens(num_tokens), WINDOW, None))
+        opened: AbstractContextManager[WeightSource] = stored_weights(directory).open()
+        return Subject(config, stack.enter_context(opened), cut_text(demo_tokens(num_tokens), WINDOW, None))
     config = {"max_position_embeddings": WINDOW, **SHAPES[name]}
     config |= {"vocab_size": _VOCABULARY, "num_hidden_layers": min(num_layers, config["num_hidden_layers"])}
     tokens = np.random.RandomState(0).randint(0, _VOCABULARY, num_tokens).tolist()

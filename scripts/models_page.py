@@ -25,9 +25,10 @@ from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS  # noqa: E402
 from dragoman.gguf.header import TYPES  # noqa: E402
 from dragoman.gguf.pre_tokenizers import KINDS  # noqa: E402
 from dragoman.models import ModelOptions, load_model  # noqa: E402
-from dragoman.models.families import FAMILIES, find_family, read_model  # noqa: E402
+from dragoman.models.architectures import FAMILIES, TOWERS  # noqa: E402
+from dragoman.models.families import find_family, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
-from dragoman.models.families.vision import INTERNVL_DECODERS, TOWERS  # noqa: E402
+from dragoman.models.families.vision import INTERNVL_DECODERS  # noqa: E402
 from dragoman.models.storage.constants import WeightType  # noqa: E402
 from dragoman.server.generation.output_parsers import choose_output_format  # noqa: E402
 from dragoman.tokenizer.chat_template import ChatTemplate  # noqa: E402

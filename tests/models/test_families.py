@@ -16,8 +16,9 @@ from dragoman.engine.rolling.needs import block_bytes, memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.kernels import presence
 from dragoman.models import ModelOptions, load_model
+from dragoman.models.architectures import FAMILIES
 from dragoman.models.facts import AttentionFacts
-from dragoman.models.families import FAMILIES, find_family, read_model
+from dragoman.models.families import find_family, read_model
 from dragoman.models.loader import cache_layer, cache_ports
 from tests.support.family_checkpoint import case_names, first_case_names, read_case, write_case, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt

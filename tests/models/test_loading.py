@@ -173,6 +173,7 @@ def test_shards_hold_every_tensor_in_bfloat16(tmp_path: Path) -> None:
     with Checkpoint(write_checkpoint(TIED, tmp_path)) as checkpoint:
         assert "lm_head.weight" not in checkpoint
         table = checkpoint.tensor("model.embed_tokens.weight", (TIED.vocab_size, TIED.hidden_size))
+        assert isinstance(table, np.ndarray)
         assert table.dtype == ml_dtypes.bfloat16
         assert len(list(checkpoint)) == 2 + TIED.num_layers * 16
 

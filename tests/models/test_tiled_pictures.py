@@ -16,13 +16,13 @@ from dragoman.models import ModelError, ModelOptions
 from dragoman.models.config import Config
 from dragoman.models.families import read_model
 from dragoman.models.profile import kernel_profile
+from dragoman.models.sources.base import StoredTensor
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.vision.base import PictureProcessor, VisionFamily
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
-from tests.support.family_checkpoint import Array
 from tests.support.odd_values import ODD_VALUES
 from tests.support.vision_checkpoint import draw, read_vision_case, write_vision_case
 from tests.support.vision_model import SeeingModel, embedded
@@ -108,7 +108,7 @@ class Renamed:
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
+    def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         return self._source.tensor(self._names[name], shape)
 
 

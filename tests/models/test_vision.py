@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dragoman.models import ModelOptions
-from dragoman.models.families.vision import TOWERS
+from dragoman.models.architectures import TOWERS
 from tests.support.tiers import width
 from tests.support.vision_checkpoint import read_vision_case, vision_case_names
 from tests.support.vision_model import SeeingModel

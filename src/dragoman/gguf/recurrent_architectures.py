@@ -240,7 +240,7 @@ _LFM2_EXPERTS = replace(
     },
     fixed={},
     unread=(*LFM2.unread, *_SIZES),
-    flags=LFM2.flags | {"use_expert_bias": ("exp_probs_b",)},
+    flags={**LFM2.flags, "use_expert_bias": ("exp_probs_b",)},
     sizes=MOE_SIZE,
 )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from dragoman.errors import ModelError as ModelError
 from dragoman.files.model_texts import model_text
-from dragoman.models.model_types import ARCHITECTURES
+from dragoman.models.architectures import architecture_of_type
 
 _MISSING = object()
 
@@ -66,9 +66,9 @@ def read_config(model: Path) -> dict[str, Any]:
     """
     found = read_json(model / "config.json")
     kind = found.get("model_type")
-    if not found.get("architectures") and isinstance(kind, str) and kind in ARCHITECTURES:
-        return found | {"architectures": [ARCHITECTURES[kind]]}
-    return found
+    if found.get("architectures") or not isinstance(kind, str) or (named := architecture_of_type(kind)) is None:
+        return found
+    return found | {"architectures": [named]}
 
 
 def read_json(path: Path) -> dict[str, Any]:

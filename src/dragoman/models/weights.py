@@ -16,7 +16,7 @@ import numpy as np
 
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, WeightSource
-from dragoman.models.sources.integers import Below
+from dragoman.models.sources.integers import below
 from dragoman.models.storage.constants import Node, WeightStorage
 
 Rows: TypeAlias = slice | Array
@@ -251,7 +251,7 @@ def joined(tensors: Sequence[StoredTensor]) -> StoredTensor:
     zero_points = [tensor.zero_points for tensor in packed if tensor.zero_points is not None]
     return replace(
         packed[0],
-        values=Below([tensor.values for tensor in packed]),
+        values=below([tensor.values for tensor in packed]),
         scales=np.concatenate([tensor.scales for tensor in packed]),
         zero_points=np.concatenate(zero_points) if zero_points else None,
     )

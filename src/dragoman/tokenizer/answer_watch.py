@@ -113,7 +113,6 @@ class AnswerWatch:
             self._wait()
 
     def fork(self) -> AnswerWatch:
-        """See `types.AnswerWatch`."""
         other = AnswerWatch.__new__(AnswerWatch)
         for name in AnswerWatch.__slots__:
             setattr(other, name, getattr(self, name))
@@ -121,7 +120,6 @@ class AnswerWatch:
         return other
 
     def advance(self, token_id: int) -> None:
-        """See `types.AnswerWatch`."""
         if self._phase == _THINKING:
             self._take_thought(token_id)
         elif self._phase == _CLOSING:
@@ -135,7 +133,6 @@ class AnswerWatch:
                 self._look_for_begin(token_id)
 
     def ends_with(self, token_id: int) -> bool:
-        """See `types.AnswerWatch`."""
         is_content = self._phase in (_BEFORE, _ANSWERING)
         return is_content and self._loop is not None and self._loop.ends_with(token_id)
 

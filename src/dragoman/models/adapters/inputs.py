@@ -53,7 +53,6 @@ class AdapterInputs:
         self._of_all_tokens: set[str] = set()
 
     def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
-        """See `Adapting`."""
         return matrix
 
     def adds_to(self, name: str) -> bool:
@@ -61,7 +60,6 @@ class AdapterInputs:
         return name.endswith(_WEIGHT) and ".experts." not in name and self._takes(name.removesuffix(_WEIGHT))
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
-        """See `Adapting`."""
         if not self.adds_to(place.name):
             return y
         module = place.name.removesuffix(_WEIGHT)

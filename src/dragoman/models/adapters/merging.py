@@ -43,11 +43,9 @@ class MergedAdapter:
         return np.asarray(numbers + change.up @ change.down)
 
     def adds_to(self, name: str) -> bool:
-        """See `Adapting`."""
         return False
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
-        """See `Adapting`."""
         return y
 
     def refuse_unmerged(self) -> None:

@@ -26,7 +26,6 @@ class Bamba(Llama):
         super().__init__(config)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """See `Llama`."""
         num_layers = config.count("num_hidden_layers")
         indices = config.value("attn_layer_indices", [])
         if not isinstance(indices, list) or any(index not in range(num_layers) for index in indices):
@@ -36,7 +35,6 @@ class Bamba(Llama):
         return super().read_facts(config)
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ScanFacts:
-        """See `Llama`."""
         return self.attention_facts(config, index) if self.attends[index] else self.scan.facts
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:

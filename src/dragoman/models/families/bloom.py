@@ -27,7 +27,6 @@ class Bloom(Gpt):
     )
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.assume(max_position_embeddings=2048)
         config.expect(apply_residual_connection_post_layernorm=False, hidden_act="gelu_new")
         # about how it was trained, and the order in which others sum up
@@ -38,5 +37,4 @@ class Bloom(Gpt):
         self.alibi = alibi_slopes(config.count("num_attention_heads"))
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
-        """See `Family`."""
         return self.norm(super().embed(body, step), body.at("word_embeddings_layernorm"))

@@ -50,7 +50,6 @@ class LatentAttention(Llama):
         )
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
         attended = attend(*latent_heads(x, weights, self.latent, self.norm_epsilon), layer)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size)
 

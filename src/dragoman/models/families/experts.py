@@ -39,7 +39,6 @@ class WithExperts(Llama):
         """Those of a layer; None if it has a dense MLP."""
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """See `Llama`."""
         facts = self.expert_facts(config, index)
         config.skip("intermediate_size")  # which checkpoints have even if every layer has experts
         if facts is None:

@@ -24,7 +24,6 @@ class Falcon(Gpt):
     table = "word_embeddings"
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.assume(max_position_embeddings=2048, hidden_act="gelu")
         config.expect(apply_residual_connection_post_layernorm=False)
         self.is_new = config.flag("new_decoder_architecture", config.value("model_type") == "RefinedWeb")
@@ -64,6 +63,5 @@ class Falcon(Gpt):
         return num_heads, num_heads
 
     def mlp_facts(self, config: Config) -> MlpFacts:
-        """See `Gpt`."""
         config.assume(intermediate_size=config.count("ff_factor", 4) * config.count("hidden_size"))
         return super().mlp_facts(config)

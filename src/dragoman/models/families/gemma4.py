@@ -124,7 +124,6 @@ class Gemma4(SharesKeys):
     # --- config.json --------------------------------------------------------------------------------------------------
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """See `Gemma3`."""
         full_size = config.count("global_head_dim", 512)
         full, self.local_rotary = read_two_rotaries(config, head_size(config), "rope_local_base_freq", full_size)
         return full
@@ -162,7 +161,6 @@ class Gemma4(SharesKeys):
     # --- the graph ----------------------------------------------------------------------------------------------------
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         names, facts = self.layer_norms, self.facts.layers[layer.index].mlp
         mixed = self.attention(self.norm(x, weights.at(names.before_attention)), weights.at("self_attn"), layer)
         x = add(layer.keep(x), self.norm(mixed, weights.at(names.after_attention)))

@@ -108,7 +108,6 @@ class Gpt(Family):
     # --- the graph ----------------------------------------------------------------------------------------------------
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
-        """See `Family`."""
         x = super().embed(body, step)
         return add(x, self.embed_positions(body, step)) if self.positions else x
 
@@ -119,7 +118,6 @@ class Gpt(Family):
         return embedding(step.positions, rows, size, self.facts.hidden_size)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         names = self.names
         normed = self.norm(x, weights.at(names.attention_norm))
         attended = self.attention(normed, weights, layer)

@@ -23,7 +23,6 @@ class Gpt2(Gpt):
     positions = "wpe"
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         self.is_scaled = config.flag("scale_attn_weights", True)
         self.is_scaled_by_layer = config.flag("scale_attn_by_inverse_layer_idx")
         config.skip("reorder_and_upcast_attn")  # about the precision of scores, which are f32 here
@@ -32,15 +31,12 @@ class Gpt2(Gpt):
         )  # of libraries before transformers
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """See `Gpt`."""
         facts = super().attention_facts(config, index)
         scale = facts.scale if self.is_scaled else 1.0
         return replace(facts, scale=scale / (index + 1) if self.is_scaled_by_layer else scale)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         return super().layer(x, weights.transposed(), layer)
 
     def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
-        """See `Gpt`."""
         return in_turn(fused, facts)

@@ -19,7 +19,6 @@ class GptBigCode(Gpt):
     positions = "wpe"
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.assume(hidden_act="gelu_pytorch_tanh")
         self.is_scaled = config.flag("scale_attn_weights", True)
         # about how others run it: precision of scores, which are f32 here, caches and checks
@@ -29,13 +28,11 @@ class GptBigCode(Gpt):
         config.skip("max_sequence_length", "pad_key_length", "pre_allocate_kv_cache", "validate_runner_input")
 
     def head_counts(self, config: Config) -> tuple[int, int]:
-        """See `Gpt`."""
         num_heads = config.count("num_attention_heads")
         num_kv_heads = 1 if config.flag("multi_query", True) else num_heads
         config.expect(num_key_value_heads=num_kv_heads)
         return num_heads, num_kv_heads
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """See `Gpt`."""
         facts = super().attention_facts(config, index)
         return facts if self.is_scaled else replace(facts, scale=1.0)

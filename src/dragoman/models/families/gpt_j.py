@@ -26,7 +26,6 @@ class GptJ(Gpt):
     has_head_bias = True
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.expect(tie_word_embeddings=False, rotary=True, scale_attn_weights=True)
         self.rotary = read_rotary(config, config.count("rotary_dim"), is_interleaved=True)
 
@@ -39,14 +38,12 @@ class CodeGen(GptJ):
     unread = (*GptJ.unread, r"\.attn\.causal_mask$")
 
     def head_counts(self, config: Config) -> tuple[int, int]:
-        """See `Gpt`."""
         counts = super().head_counts(config)
         if counts[0] % _PARTS:
             raise config.error("num_attention_heads", f"a multiple of {_PARTS}")
         return counts
 
     def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
-        """See `Gpt`."""
         size = 3 * facts.query_width
         q, v, k = np.split(np.arange(size).reshape(_PARTS, 3, -1), 3, axis=1)
         return fused.rows(q.reshape(-1), size), fused.rows(k.reshape(-1), size), fused.rows(v.reshape(-1), size)

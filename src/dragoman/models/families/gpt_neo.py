@@ -29,7 +29,6 @@ class GptNeo(Gpt):
     has_qkv_bias = False
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.skip("embed_dropout", "resid_dropout")
         num_layers = config.count("num_hidden_layers")
         told = config.value("attention_types", [[list(_KINDS), -(-num_layers // 2)]])
@@ -41,7 +40,6 @@ class GptNeo(Gpt):
         self.windows = [window if kind == "local" else 0 for kind in kinds]
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """See `Gpt`."""
         return replace(super().attention_facts(config, index), scale=1.0, window=self.windows[index])
 
 

@@ -29,7 +29,6 @@ class GptNeoX(Gpt):
     is_tied = False
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.assume(hidden_act="gelu")
         config.skip("custom_pipelines")
         self.is_parallel = config.flag("use_parallel_residual", True)

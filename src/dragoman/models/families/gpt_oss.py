@@ -57,7 +57,6 @@ class GptOss(Llama):
     # --- the graph ----------------------------------------------------------------------------------------------------
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, ExpertFacts)
         routing = route(x, weights.at("router"), facts, bias=True)

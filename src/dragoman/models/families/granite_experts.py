@@ -24,7 +24,6 @@ class GraniteExperts(WithExperts, Granite):
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
-        """See `WithExperts`."""
         return read_experts(config, RoutingRule(score="chosen"), "num_local_experts", "intermediate_size")
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
@@ -41,6 +40,5 @@ class GraniteSharedExperts(GraniteExperts):
     mlp_names = ("input_linear", "output_linear")
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
-        """See `WithExperts`."""
         shared_size = config.count("shared_intermediate_size", 0, least=0)
         return replace(super().expert_facts(config, index), shared_size=shared_size)

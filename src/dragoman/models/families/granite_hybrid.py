@@ -28,7 +28,6 @@ class GraniteHybrid(GraniteSharedExperts):
         super(GraniteExperts, self).__init__(config)  # of which all turn
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """See `Llama`."""
         num_layers = config.count("num_hidden_layers")
         kinds = config.choices("layer_types", (*_SCANS, "attention", "full_attention"), num_layers)
         if kinds is None:
@@ -41,7 +40,6 @@ class GraniteHybrid(GraniteSharedExperts):
         return super().read_facts(config)
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ScanFacts:
-        """See `Llama`."""
         return self.scan.facts if self.scans[index] else self.attention_facts(config, index)
 
     def is_turned(self, index: int) -> bool:

@@ -29,12 +29,10 @@ class Jamba(WithExperts):
         super().__init__(config)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """See `Llama`."""
         self.scan = read_channel_scan(config, ChannelScanKeys())
         return super().read_facts(config)
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ChannelScanFacts:
-        """See `Llama`."""
         period, offset = config.count("attn_layer_period", 8), config.count("attn_layer_offset", 4, least=0)
         return self.attention_facts(config, index) if index % period == offset else self.scan.facts
 
@@ -43,7 +41,6 @@ class Jamba(WithExperts):
         return False
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """See `WithExperts`."""
         period, offset = config.count("expert_layer_period", 2), config.count("expert_layer_offset", 1, least=0)
         if config.count("num_experts", 16) == 1:
             config.skip("num_experts_per_tok")

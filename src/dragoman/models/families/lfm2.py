@@ -52,12 +52,10 @@ class Lfm2(Llama):
         self.is_tied = config.flag("tie_embedding", self.is_tied)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """See `Llama`."""
         self.attends = _attending_layers(config)
         return super().read_facts(config)
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts:
-        """See `Llama`."""
         if self.attends[index]:
             return self.attention_facts(config, index)
         return ConvolutionFacts(config.count("hidden_size"), config.count("conv_L_cache", 3, least=2))

@@ -26,7 +26,6 @@ class Lfm2Experts(Lfm2, WithExperts):
         return WithExperts.mlp_facts(self, config, index)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """See `WithExperts`."""
         num_experts, inner_size = config.count("num_experts"), config.count("moe_intermediate_size")
         active = active_count(config, "num_experts_per_tok", num_experts)
         is_normalized = config.flag("norm_topk_prob", True)

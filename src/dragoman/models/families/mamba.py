@@ -40,7 +40,6 @@ class Mamba(Family):
         self.facts = self.read_ends(config, layers, LONGEST)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         normed = self.norm(x, weights.at("norm"))
         change = scanned_by_channel(normed, weights.at("mixer"), layer, self.scan, self.part_norm)
         return add(layer.keep(x), change)
@@ -61,5 +60,4 @@ class FalconMamba(Mamba):
         super().__init__(config)
 
     def part_norm(self, x: Node, name: str) -> Node:
-        """See `PartNorm`."""
         return rms_normalized(x, np.ones(width(x), np.float32), self.part_epsilon)

@@ -38,6 +38,5 @@ class Mamba2(Family):
         self.facts = self.read_ends(config, layers, LONGEST)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         normed = self.norm(x, weights.at("norm"))
         return add(layer.keep(x), scanned(normed, weights.at("mixer"), layer, self.scan))

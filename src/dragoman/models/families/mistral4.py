@@ -38,7 +38,6 @@ class Ministral3(GrowingQueries, Mistral):
     epsilon = ("rms_norm_eps", 1e-5)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """See `Llama`."""
         return self.read_growing_rotary(config, head_size(config))
 
 

@@ -17,6 +17,5 @@ class Mixtral(WithExperts, Mistral):
     mlp_names = ("w1", "w3", "w2")
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
-        """See `WithExperts`."""
         rule = RoutingRule(is_normalized=True)
         return read_experts(config, rule, "num_local_experts", "intermediate_size", default=8)

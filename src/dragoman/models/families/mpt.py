@@ -32,7 +32,6 @@ class Mpt(Gpt):
     has_norm_bias = has_qkv_bias = has_output_bias = has_mlp_bias = False
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.expect(no_bias=True)
         config.choice("norm_type", ("low_precision_layernorm", "layernorm"), "low_precision_layernorm")
         # a table of positions is only for attention that does not fade; the others are about training
@@ -48,18 +47,14 @@ class Mpt(Gpt):
         described.refuse_unread()
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """See `Gpt`."""
         facts = super().attention_facts(config, index)
         return replace(facts, scale=self.scale or facts.scale)
 
     def mlp_facts(self, config: Config) -> MlpFacts:
-        """See `Gpt`."""
         return MlpFacts(config.count("expansion_ratio", 4) * config.count("hidden_size"), "gelu")
 
     def queries_keys_values(self, x: Node, weights: Weights, facts: AttentionFacts) -> list[Node]:
-        """See `Gpt`."""
         return [clamped(part, self.clip) for part in super().queries_keys_values(x, weights, facts)]
 
     def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
-        """See `Gpt`."""
         return in_turn(fused, facts)

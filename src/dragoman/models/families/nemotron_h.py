@@ -116,7 +116,6 @@ class NemotronH(Family):
         return facts
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         facts, mixer = self.facts.layers[layer.index], weights.at("mixer")
         normed, kept = self.norm(x, weights.at("norm")), layer.keep(x)
         if facts.mixer == self.scan.facts:

@@ -19,6 +19,5 @@ class OlmoExperts(WithExperts):
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
-        """See `WithExperts`."""
         rule = RoutingRule(is_normalized=config.flag("norm_topk_prob"))
         return read_experts(config, rule, size="intermediate_size")

@@ -35,7 +35,6 @@ class Opt(Gpt):
     first_position = 2
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.assume(hidden_act="relu")
         # of Galactica's files
         config.expect(scale_embeddings=False, learned_embeddings=True)
@@ -48,18 +47,15 @@ class Opt(Gpt):
         self.has_qkv_bias = self.has_output_bias = self.has_mlp_bias = has_bias
 
     def norm(self, x: Node, weights: Weights) -> Node:
-        """See `Gpt`."""
         return layer_norm(x, weights if self.has_norm_weights else None, self.norm_epsilon)
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
-        """See `Family`."""
         x = embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.embedding_size)
         if self.embedding_size != self.facts.hidden_size:
             x = linear(x, body.at("project_in"), self.facts.hidden_size)
         return add(x, self.embed_positions(body, step))
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         if self.norms_before:
             return super().layer(x, weights, layer)
         attended = self.attention(x, weights, layer)
@@ -67,7 +63,6 @@ class Opt(Gpt):
         return self.norm(add(x, self.mlp(x, weights, layer)), weights.at(self.names.mlp_norm))
 
     def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
         x = super().last_norm(x, body) if self.has_final_norm else x
         if self.embedding_size == self.facts.hidden_size:
             return x

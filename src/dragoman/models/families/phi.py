@@ -32,13 +32,11 @@ class Phi(Gpt):
     has_head_bias = True
 
     def read(self, config: Config) -> None:
-        """See `Gpt`."""
         config.expect(tie_word_embeddings=False)
         self.has_query_key_norms = config.flag("qk_layernorm")
         self.rotary = read_rotary(config, head_size(config), part=0.5)
 
     def heads(self, q: Node, k: Node, weights: Weights) -> tuple[Node, Node]:
-        """See `Gpt`."""
         if not self.has_query_key_norms:
             return q, k
         names = ("self_attn.q_layernorm", "self_attn.k_layernorm")

@@ -28,7 +28,6 @@ class Arcee(Llama):
     has_gate = False
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
-        """See `Llama`."""
         return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "relu2"))
 
 
@@ -68,11 +67,9 @@ class Apertus(Llama):
         super().__init__(config)
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
-        """See `Llama`."""
         return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ("xielu",), "xielu"))
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
         inner = linear(x, weights.at("up_proj"), self.facts.layers[layer.index].mlp.inner_size)
         return linear(_xielu(inner, weights.at("act_fn")), weights.at("down_proj"), width(x))
 

@@ -13,7 +13,6 @@ class Qwen2(Llama):
     architectures = ("Qwen2ForCausalLM",)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """See `Llama`."""
         config.expect(use_mrope=False)
         first = config.count("max_window_layers", config.count("num_hidden_layers"), least=0)
         if config.flag("use_sliding_window") and "sliding_window" in config:

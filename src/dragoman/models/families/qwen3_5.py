@@ -50,12 +50,10 @@ class Qwen35(Llama):
         super().__init__(config)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """See `Llama`."""
         self.attends, self.delta_facts = _attending_layers(config), _delta_facts(config)
         return super().read_facts(config)
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | DeltaFacts:
-        """See `Llama`."""
         return self.attention_facts(config, index) if self.attends[index] else self.delta_facts
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:

@@ -37,7 +37,6 @@ class WithSharedExpert(Qwen3Experts):
     shared_name = "shared_expert"
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """See `WithExperts`."""
         facts = super().expert_facts(config, index)
         shared_size = config.count("shared_expert_intermediate_size")
         return None if facts is None else replace(facts, shared_size=shared_size)

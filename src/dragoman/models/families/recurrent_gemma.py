@@ -54,7 +54,6 @@ class RecurrentGemma(Llama):
         return config.flag("attention_bias"), True
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """See `Llama`."""
         kinds = config.value("block_types", config.value("_block_types", ["recurrent", "recurrent", "attention"]))
         if not isinstance(kinds, list) or not kinds or not all(kind in ("recurrent", "attention") for kind in kinds):
             raise config.error("block_types", "a list of: recurrent, attention")
@@ -71,7 +70,6 @@ class RecurrentGemma(Llama):
         return super().read_facts(config)
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | GatedRecurrenceFacts:
-        """See `Llama`."""
         return self.attention_facts(config, index) if self.attends[index] else self.recurrence
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:

@@ -12,7 +12,6 @@ class SeedOss(Llama):
     architectures = ("SeedOssForCausalLM",)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """See `Llama`."""
         return config.flag("attention_bias", True), config.flag("attention_out_bias")
 
 
@@ -30,5 +29,4 @@ class Ernie45(Llama):
         self.has_mlp_bias = config.flag("use_bias")
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """See `Llama`."""
         return config.flag("use_bias"), config.flag("use_bias")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from dragoman.models.architectures import TOWERS
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family, Layout
 from dragoman.models.families.gemma import Gemma3
@@ -32,27 +33,6 @@ from dragoman.models.families.qwen_vision import (
 )
 from dragoman.models.sources.quantised import QUANTISATION_KEYS
 from dragoman.models.vision.base import VisionFamily
-
-TOWERS: dict[str, str] = {
-    "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
-    "Gemma4ForConditionalGeneration": "gemma4.Gemma4",
-    "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
-    "InternVLChatModel": "internvl_chat.InternVLChat",
-    "InternVLForConditionalGeneration": "internvl.InternVL",
-    "Lfm2VlForConditionalGeneration": "lfm2_vl.Lfm2Vl",
-    "LlavaForConditionalGeneration": "llava.Llava",
-    "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
-    "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
-    "Mistral3ForConditionalGeneration": "mistral3.Mistral3",
-    "Qwen2_5_VLForConditionalGeneration": "qwen2_vl.Qwen25VL",
-    "Qwen2VLForConditionalGeneration": "qwen2_vl.Qwen2VL",
-    "Qwen3_5ForConditionalGeneration": "qwen3_vl.Qwen3VL",
-    "Qwen3_5MoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
-    "Qwen3VLForConditionalGeneration": "qwen3_vl.Qwen3VL",
-    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
-    "SmolVLMForConditionalGeneration": "idefics3.Idefics3",
-}
-"""Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),

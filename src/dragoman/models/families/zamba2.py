@@ -89,7 +89,6 @@ class Zamba2(Family):
         return x
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         if layer.index not in self.users:
             return add(layer.keep(x), self._scanned(x, weights, layer))
         user = self.users.index(layer.index)

@@ -40,7 +40,6 @@ class PlainNames:
         return (name.replace(_STORED, _USUAL).removesuffix(f".{_ORIGINAL}") for name in self.source)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """See `WeightSource`."""
         return self.source.tensor(self._stored(name), shape)
 
     def _stored(self, name: str) -> str:
@@ -62,15 +61,12 @@ class TaskAdapters:
     parameters: Sequence[Any] = ()  # the mask is an input of the texts
 
     def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
-        """See `Adapting`."""
         return matrix
 
     def adds_to(self, name: str) -> bool:
-        """See `Adapting`."""
         return f"{name}.0.lora_A" in self.weights
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
-        """See `Adapting`."""
         if not self.adds_to(place.name):
             return y
         down = self._numbers(place.name, "A", (self.rank, width(x))).reshape(-1, width(x))

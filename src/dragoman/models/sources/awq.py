@@ -10,7 +10,7 @@ import numpy as np
 
 from dragoman.models.config import Config
 from dragoman.models.sources.base import PackedMatrix
-from dragoman.models.sources.integers import AlongRows, unpacked_words, words_of
+from dragoman.models.sources.integers import along_rows, unpacked_words, words_of
 from dragoman.models.sources.layout import (
     FLOATS,
     Headers,
@@ -50,7 +50,6 @@ class Awq:
         refuse_other_keys(config)
 
     def find(self, headers: Headers) -> dict[str, Quantised]:
-        """See `Layout`."""
         stems = [name.removesuffix(_WORDS) for name in headers if name.endswith(_WORDS)]
         return {f"{stem}.weight": self._matrix(headers, stem) for stem in stems}
 
@@ -71,7 +70,7 @@ class Awq:
             if has_zeros:
                 zeros = unpacked_words(words_of(tensors.stored(stem + _ZEROS)), _BITS, _PLACES).T
                 zeros = None if (zeros == _MIDDLE).all() else np.ascontiguousarray(zeros)
-            values = AlongRows(words_of(tensors.stored(stem + _WORDS)), _PLACES, is_signed=zeros is None)
+            values = along_rows(words_of(tensors.stored(stem + _WORDS)), _PLACES, is_signed=zeros is None)
             return PackedMatrix(values, tensors.stored(stem + _SCALES).T, zeros, _BITS)
 
         return Quantised((num_rows, num_columns), tuple(parts), read, size, _BITS, has_zeros)

@@ -5,27 +5,57 @@ Does: define the forms of a stored tensor, and `WeightSource`. Does not: read fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class Rows(Protocol):
-    """Rows of integers that are computed when they are taken as an array: the file keeps them in another form."""
+class LazyRows:
+    """Rows that are computed when they are taken as an array: the file keeps them in another form."""
+
+    dtype: np.dtype[Any] = np.dtype(np.float32)
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """[out, in]; of stacks [..., out, in]."""
+
+    @abstractmethod
+    def values(self) -> Array:
+        """All values."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        values = self.values()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+
+class ComputedRows(LazyRows):
+    """Rows that `compute` makes of `stored`, which has something for each of them. `dtype`: of the values."""
+
+    def __init__(
+        self, stored: Array, num_columns: int, compute: Callable[[Array], Array], dtype: np.dtype[Any]
+    ) -> None:
+        self._stored, self._num_columns, self._compute, self.dtype = stored, num_columns, compute, dtype
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+        return len(self._stored), self._num_columns
 
-    def __getitem__(self, rows: slice | Array, /) -> Self: ...
+    def __getitem__(self, rows: slice | Array) -> ComputedRows:
+        return ComputedRows(self._stored[rows], self._num_columns, self._compute, self.dtype)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array: ...
+    def values(self) -> Array:
+        """All values."""
+        return self._compute(self._stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +68,7 @@ class PackedMatrix:
     has its columns in order; a product with the values takes the columns of the other factor in this order.
     """
 
-    values: Array | Rows
+    values: Any  # an array, or `LazyRows`
     scales: Array
     zero_points: Array | None = None
     bits: int = 8

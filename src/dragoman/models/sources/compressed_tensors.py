@@ -16,7 +16,7 @@ import numpy as np
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.sources.base import Array, PackedMatrix
 from dragoman.models.sources.fp8 import FP8_TYPES, quantised_fp8
-from dragoman.models.sources.integers import WORD_BITS, AlongColumns, Flipped, unpacked_words, words_of
+from dragoman.models.sources.integers import WORD_BITS, along_columns, flipped, unpacked_words, words_of
 from dragoman.models.sources.layout import (
     FLOATS,
     Headers,
@@ -26,6 +26,7 @@ from dragoman.models.sources.layout import (
     check_shape,
     column_order,
     columns_in_group,
+    group_parts,
     header,
 )
 
@@ -86,7 +87,6 @@ class CompressedTensors:
         config.refuse_unread()
 
     def find(self, headers: Headers) -> dict[str, Quantised]:
-        """See `Layout`."""
         found = {}
         for name, tensor in headers.items():
             if name.endswith(_WEIGHT + _WORDS):
@@ -150,14 +150,11 @@ def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
             f"tensor {name + _WORDS!r} has {num_words} words of {bits} bits in a row, "
             f"but scales of {num_groups} groups of {scheme.group_size}"
         )
-    parts = [name + _WORDS, name + _SCALES]
-    parts += [name + part for part in (_SHAPE, _GROUPS) if name + part in headers]
+    parts = [name + _WORDS, name + _SCALES, *group_parts(headers, name + _GROUPS, num_columns)]
     if name + _SHAPE in headers:
         header(headers, name + _SHAPE, "I64", "I32", rank=1)
         check_shape(headers, name + _SHAPE, (2,))
-    if name + _GROUPS in headers:
-        header(headers, name + _GROUPS, "I32", "I64", rank=1)
-        check_shape(headers, name + _GROUPS, (num_columns,))
+        parts.append(name + _SHAPE)
     if not scheme.is_symmetric:
         header(headers, name + _ZEROS, "I32")
         check_shape(headers, name + _ZEROS, (-(-num_rows // in_word), num_groups))
@@ -177,7 +174,7 @@ def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
             words = words_of(tensors.stored(name + _ZEROS))
             zeros = np.ascontiguousarray(unpacked_words(words.T, bits)[:, :num_rows].T)
         words = words_of(tensors.stored(name + _WORDS))
-        values = AlongColumns(words, bits, num_columns, is_signed=scheme.is_symmetric, order=order)
+        values = along_columns(words, bits, num_columns, is_signed=scheme.is_symmetric, order=order)
         return PackedMatrix(values, tensors.stored(name + _SCALES), zeros, bits, order)
 
     return Quantised((num_rows, num_columns), tuple(parts), read, size, bits, not scheme.is_symmetric)
@@ -214,8 +211,8 @@ def _bytes(headers: Headers, name: str, scheme: Scheme) -> Quantised:
         if scheme.is_symmetric:
             _check_zeros(headers, name, tensors)
             return PackedMatrix(values, factors)
-        points = np.asarray(Flipped(np.ascontiguousarray(of_rows(tensors.stored(zeros)))))
-        return PackedMatrix(Flipped(values), factors, points)
+        points = np.asarray(flipped(np.ascontiguousarray(of_rows(tensors.stored(zeros)))))
+        return PackedMatrix(flipped(values), factors, points)
 
     return Quantised((num_rows, num_columns), tuple(parts), read, size, 8, not scheme.is_symmetric)
 

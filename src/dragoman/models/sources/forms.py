@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.base import Array, LazyRows, PackedMatrix
 
 
-class Turned:
+class Turned(LazyRows):
     """Matrices [..., out, in] as checkpoints have them that keep them [..., in, out]; `.T` of one gives it back."""
-
-    dtype = np.dtype(np.float32)
 
     def __init__(self, stored: Any) -> None:
         self._stored = stored
@@ -37,9 +35,9 @@ class Turned:
         """One of a stack."""
         return Turned(self._stored[index])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        values: Array = np.asarray(self._stored).swapaxes(-1, -2)
-        return values if dtype is None else values.astype(dtype, copy=False)
+    def values(self) -> Array:
+        """All values."""
+        return np.asarray(self._stored).swapaxes(-1, -2)
 
 
 def with_columns(stored: Any, order: Array) -> Any:
@@ -50,10 +48,10 @@ def with_columns(stored: Any, order: Array) -> Any:
     return numbers
 
 
-class Stack:
+class Stack(LazyRows):
     """Matrices above each other, each made when it is read."""
 
-    dtype = np.dtype(np.float32)
+    shape: tuple[int, ...] = ()
 
     def __init__(self, shape: tuple[int, ...], matrix: Callable[[int], Any]) -> None:
         self.shape = shape
@@ -62,15 +60,13 @@ class Stack:
     def __getitem__(self, index: int) -> Any:
         return self._matrix(index)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        values = np.stack([np.asarray(self._matrix(index)) for index in range(self.shape[0])])
-        return values if dtype is None else values.astype(dtype, copy=False)
+    def values(self) -> Array:
+        """All values."""
+        return np.stack([np.asarray(self._matrix(index)) for index in range(self.shape[0])])
 
 
-class Joined:
+class Joined(LazyRows):
     """The rows of two matrices of one shape, below each other or taking turns; those of one come as that one is stored."""
-
-    dtype = np.dtype(np.float32)
 
     def __init__(self, parts: Sequence[Any], *, takes_turns: bool) -> None:
         self._parts, self._takes_turns = parts, takes_turns
@@ -80,19 +76,16 @@ class Joined:
         """[out, in]."""
         return sum(part.shape[0] for part in self._parts), self._parts[0].shape[1]
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: slice | Array) -> Any:
         for index, part in enumerate(self._parts):
             if isinstance(rows, slice) and rows == self._slice(index):
                 return part
         return np.asarray(self)[rows]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def values(self) -> Array:
+        """All values."""
         arrays = [np.asarray(part).astype(np.float32, copy=False) for part in self._parts]
-        values: Array = np.stack(arrays, axis=1).reshape(self.shape) if self._takes_turns else np.concatenate(arrays)
-        return values if dtype is None else values.astype(dtype, copy=False)
+        return np.stack(arrays, axis=1).reshape(self.shape) if self._takes_turns else np.concatenate(arrays)
 
     def _slice(self, index: int) -> slice:
         """The rows of a part as families write them."""

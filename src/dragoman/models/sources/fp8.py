@@ -14,7 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from dragoman.models.config import Config, ModelError
-from dragoman.models.sources.base import Array
+from dragoman.models.sources.base import Array, LazyRows
+from dragoman.models.sources.forms import Stack
 from dragoman.models.sources.layout import FLOATS, Headers, Quantised, Tensors, block_size, refuse_other_keys
 
 FP8_TYPES = ("F8_E4M3", "F8_E5M2")
@@ -27,13 +28,11 @@ _VALUES = {
 }
 
 
-class Fp8Matrix:
+class Fp8Matrix(LazyRows):
     """A matrix [out, in]; `np.asarray` of it or of a part has the values, f32.
 
     Shapes: codes fp8 [out, in]; scales f32 [row blocks, column blocks]; row_blocks, column_blocks i64: of each row, column.
     """
-
-    dtype = np.dtype(np.float32)
 
     def __init__(self, codes: Array, scales: Array, row_blocks: Array, column_blocks: Array) -> None:
         self._codes, self._scales = codes, scales
@@ -45,40 +44,20 @@ class Fp8Matrix:
         rows, columns = self._codes.shape
         return rows, columns
 
-    def __len__(self) -> int:
-        return len(self._codes)
-
     @property
     def T(self) -> Fp8Matrix:
         """With rows and columns in each other's place."""
         return Fp8Matrix(self._codes.T, self._scales.T, self._column_blocks, self._row_blocks)
 
     def __getitem__(self, rows: slice | Array) -> Fp8Matrix:
-        """These rows."""
         return Fp8Matrix(self._codes[rows], self._scales, self._row_blocks[rows], self._column_blocks)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def values(self) -> Array:
+        """All values."""
         values: Array = _VALUES[self._codes.dtype][self._codes.view(np.uint8)]
         with np.errstate(over="ignore", invalid="ignore"):  # storing them checks for what is not finite
             values *= self._scales[self._row_blocks][:, self._column_blocks]
-        return values if dtype is None else values.astype(dtype, copy=False)
-
-    def astype(self, dtype: Any, copy: bool = True) -> Array:
-        """The values in another type."""
-        values: Array = np.asarray(self).astype(dtype, copy=copy)
         return values
-
-
-class Fp8Stack:
-    """Several matrices in one tensor. Shapes: codes fp8 [n, out, in]; scales f32 [n, row blocks, column blocks]."""
-
-    dtype = np.dtype(np.float32)
-
-    def __init__(self, codes: Array, scales: Array, block: tuple[int, int]) -> None:
-        self._codes, self._scales, self._block = codes, scales, block
-
-    def __getitem__(self, index: int) -> Fp8Matrix:
-        return fp8_matrix(self._codes[index], self._scales[index], self._block)
 
 
 def fp8_matrix(codes: Array, scales: Array, block: tuple[int, int]) -> Fp8Matrix:
@@ -110,7 +89,10 @@ def quantised_fp8(headers: Headers, name: str, block: tuple[int, int] | None) ->
     def read(tensors: Tensors) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):
             factors = tensors.stored(scales).astype(np.float32).reshape(grid)
-        return (fp8_matrix if len(shape) == 2 else Fp8Stack)(tensors.stored(name), factors, size)
+        codes = tensors.stored(name)
+        if len(shape) == 2:
+            return fp8_matrix(codes, factors, size)
+        return Stack(shape, lambda index: fp8_matrix(codes[index], factors[index], size))
 
     return Quantised(shape, (name, scales), read)
 
@@ -147,6 +129,5 @@ class Fp8:
         refuse_other_keys(config)
 
     def find(self, headers: Headers) -> dict[str, Quantised]:
-        """See `Layout`."""
         names = [name for name, found in headers.items() if found.type_name in FP8_TYPES]
         return {name: quantised_fp8(headers, name, self._block) for name in names}

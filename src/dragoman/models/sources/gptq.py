@@ -11,7 +11,7 @@ import numpy as np
 
 from dragoman.models.config import Config, ModelError
 from dragoman.models.sources.base import Array, PackedMatrix
-from dragoman.models.sources.integers import WORD_BITS, AlongColumns, unpacked_words, words_of
+from dragoman.models.sources.integers import WORD_BITS, along_columns, unpacked_words, words_of
 from dragoman.models.sources.layout import (
     FLOATS,
     Headers,
@@ -20,6 +20,7 @@ from dragoman.models.sources.layout import (
     check_shape,
     column_order,
     columns_in_group,
+    group_parts,
     group_size,
     header,
     refuse_other_keys,
@@ -51,7 +52,6 @@ class Gptq:
         refuse_other_keys(config)
 
     def find(self, headers: Headers) -> dict[str, Quantised]:
-        """See `Layout`."""
         stems = [name.removesuffix(_WORDS) for name in headers if name.endswith(_WORDS)]
         return {f"{stem}.weight": self._matrix(headers, stem) for stem in stems}
 
@@ -65,23 +65,19 @@ class Gptq:
             raise ModelError(f"tensor {stem + _ZEROS!r} has zero points of {bits} bits, allowed: 4 or 8")
         check_shape(headers, stem + _ZEROS, (num_groups, num_rows * bits // WORD_BITS))
         num_columns = num_words * WORD_BITS // bits
-        parts = [stem + _WORDS, stem + _SCALES, stem + _ZEROS]
-        has_groups = stem + _GROUPS in headers
-        if has_groups:
-            header(headers, stem + _GROUPS, "I32", "I64", rank=1)
-            check_shape(headers, stem + _GROUPS, (num_columns,))
-            parts.append(stem + _GROUPS)
+        told = group_parts(headers, stem + _GROUPS, num_columns)
+        parts = (stem + _WORDS, stem + _SCALES, stem + _ZEROS, *told)
         size = columns_in_group(stem, num_columns, num_groups, self._group_size)
 
         def read(tensors: Tensors) -> PackedMatrix:
-            groups = tensors.stored(stem + _GROUPS) if has_groups else None
+            groups = tensors.stored(stem + _GROUPS) if told else None
             order = None if groups is None else column_order(stem + _GROUPS, groups, num_groups)
             zeros = self._zero_points(tensors.stored(stem + _ZEROS), bits)
             words = words_of(tensors.stored(stem + _WORDS)).T
-            values = AlongColumns(words, bits, num_columns, is_signed=zeros is None, order=order)
+            values = along_columns(words, bits, num_columns, is_signed=zeros is None, order=order)
             return PackedMatrix(values, tensors.stored(stem + _SCALES).T, zeros, bits, order)
 
-        return Quantised((num_rows, num_columns), tuple(parts), read, size, bits, has_zero_points=True)
+        return Quantised((num_rows, num_columns), parts, read, size, bits, has_zero_points=True)
 
     def _zero_points(self, words: Array, bits: int) -> Array | None:
         """As u8 [out, groups]; None if all are in the middle. One more than stored may need a bit more."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.models.sources.base import Array
+from dragoman.models.sources.base import Array, ComputedRows
 
 WORD_BITS = 32
 
@@ -22,134 +22,67 @@ def words_of(integers: Array) -> Array:
     return words
 
 
-class AlongColumns:
+def along_columns(
+    words: Array, bits: int, num_columns: int, *, is_signed: bool, order: Array | None = None
+) -> ComputedRows:
     """A matrix of which a word holds neighbours of a row, the first in its lowest bits.
 
     `is_signed`: values are stored with half their range added (8 or 128), and handed out without it as i8; else as u8.
     `order`: columns are handed out in this order. Shapes: words u32 [out, in / values in a word, rounded up].
     """
 
-    def __init__(
-        self, words: Array, bits: int, num_columns: int, *, is_signed: bool, order: Array | None = None
-    ) -> None:
-        self._words, self._bits, self._num_columns = words, bits, num_columns
-        self._is_signed, self._order = is_signed, order
+    def compute(rows: Array) -> Array:
+        values = np.ascontiguousarray(rows).view(np.uint8)
+        values = (_halves(values) if bits == 4 else values)[:, :num_columns]
+        values = values if order is None else values[:, order]
+        return _signed(values, bits) if is_signed else values
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        return len(self._words), self._num_columns
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
-        return np.dtype(np.int8 if self._is_signed else np.uint8)
-
-    def __getitem__(self, rows: slice | Array) -> AlongColumns:
-        return AlongColumns(
-            self._words[rows], self._bits, self._num_columns, is_signed=self._is_signed, order=self._order
-        )
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        values = np.ascontiguousarray(self._words).view(np.uint8)
-        if self._bits == 4:
-            values = _halves(values)
-        values = values[:, : self._num_columns]
-        if self._order is not None:
-            values = values[:, self._order]
-        return _signed(values, self._bits) if self._is_signed else values
+    return ComputedRows(words, num_columns, compute, _type(is_signed))
 
 
-class AlongRows:
+def along_rows(words: Array, places: Sequence[int], *, is_signed: bool) -> ComputedRows:
     """A matrix of which a word holds values of neighbouring rows in one column; `places`: where in a word each row is.
 
-    Shapes: words u32 [in, out / len(places)]; rows i64 [rows], those that are handed out; values as `AlongColumns` has them.
+    Shapes: words u32 [in, out / len(places)]; values as `along_columns` has them.
     """
+    in_word, bits = len(places), WORD_BITS // len(places)
 
-    def __init__(self, words: Array, places: Sequence[int], *, is_signed: bool, rows: Array | None = None) -> None:
-        self._words, self._places, self._is_signed = words, places, is_signed
-        self._rows: Array = np.arange(words.shape[1] * len(places)) if rows is None else rows
+    def compute(rows: Array) -> Array:
+        numbers, where = np.unique(rows // in_word, return_inverse=True)
+        chosen = np.ascontiguousarray(words[:, numbers].T)  # [words, in]
+        values = np.empty((len(numbers), in_word, len(words)), dtype=np.uint8)
+        for row, place in enumerate(places):
+            values[:, row] = (chosen >> np.uint32(bits * place)) & np.uint32((1 << bits) - 1)
+        found = values.reshape(-1, len(words))[where * in_word + rows % in_word]
+        return _signed(found, bits) if is_signed else found
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        return len(self._rows), len(self._words)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
-        return np.dtype(np.int8 if self._is_signed else np.uint8)
-
-    def __getitem__(self, rows: slice | Array) -> AlongRows:
-        return AlongRows(self._words, self._places, is_signed=self._is_signed, rows=self._rows[rows])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        in_word, bits = len(self._places), WORD_BITS // len(self._places)
-        numbers, where = np.unique(self._rows // in_word, return_inverse=True)
-        words = np.ascontiguousarray(self._words[:, numbers].T)  # [words, in]
-        values = np.empty((len(numbers), in_word, words.shape[1]), dtype=np.uint8)
-        for row, place in enumerate(self._places):
-            values[:, row] = (words >> np.uint32(bits * place)) & np.uint32((1 << bits) - 1)
-        chosen = values.reshape(-1, words.shape[1])[where * in_word + self._rows % in_word]
-        return _signed(chosen, bits) if self._is_signed else chosen
+    return ComputedRows(np.arange(words.shape[1] * in_word), len(words), compute, _type(is_signed))
 
 
-class Flipped:
+def flipped(values: Array) -> ComputedRows:
     """Integers of 8 bits with the other sign: u8 [out, in] for i8, and so on, their zero moved by 128."""
-
-    def __init__(self, values: Array) -> None:
-        self._values = values
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        rows, columns = self._values.shape
-        return rows, columns
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
-        return np.dtype(np.uint8 if self._values.dtype == np.int8 else np.int8)
-
-    def __getitem__(self, rows: slice | Array) -> Flipped:
-        return Flipped(self._values[rows])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        flipped: Array = (self._values.view(np.uint8) ^ np.uint8(0x80)).view(self.dtype)
-        return flipped
+    dtype = _type(values.dtype == np.uint8)
+    return ComputedRows(values, values.shape[1], lambda rows: (rows.view(np.uint8) ^ np.uint8(0x80)).view(dtype), dtype)
 
 
-class Below:
-    """The rows of several matrices of the same width and type, below each other."""
+def below(parts: Sequence[Any]) -> ComputedRows:
+    """The rows of several matrices of the same width and type, below each other; of them neighbours are taken."""
+    begins = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
 
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-        self._begins = np.cumsum([0, *(part.shape[0] for part in parts)])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        return int(self._begins[-1]), int(self._parts[0].shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
-        dtype: np.dtype[Any] = self._parts[0].dtype
-        return dtype
-
-    def __getitem__(self, rows: slice | Array) -> Below | Any:
-        assert isinstance(rows, slice), "of joined matrices parts are taken"
-        begin, end, _ = rows.indices(self.shape[0])
+    def compute(rows: Array) -> Array:
+        first, end = int(rows[0]), int(rows[-1]) + 1
         pieces = [
-            part[max(begin - first, 0) : end - first]
-            for part, first in zip(self._parts, self._begins[:-1].tolist(), strict=True)
-            if begin < first + part.shape[0] and end > first
+            np.asarray(part[max(first - begin, 0) : end - begin])
+            for part, begin in zip(parts, begins[:-1], strict=True)
+            if first < begin + part.shape[0] and end > begin
         ]
-        return Below(pieces)
+        return np.concatenate(pieces)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        rows: Array = np.concatenate([np.asarray(part) for part in self._parts])
-        return rows
+    return ComputedRows(np.arange(begins[-1]), parts[0].shape[1], compute, parts[0].dtype)
+
+
+def _type(is_signed: bool) -> np.dtype[Any]:
+    return np.dtype(np.int8 if is_signed else np.uint8)
 
 
 def _halves(packed: Array) -> Array:

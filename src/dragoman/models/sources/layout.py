@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -36,7 +36,8 @@ _OF_WHICH = """
 """
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Header:
     """A tensor's type and shape, by its file."""
 
     type_name: str
@@ -75,20 +76,6 @@ class Quantised:
         """The bytes that it takes in a graph that keeps it packed."""
         of_group = _SCALE_BYTES + (self.bits / 8 if self.has_zero_points else 0)
         return int(prod(self.shape) * (self.bits / 8 + of_group / self.group_size))
-
-
-class Layout(Protocol):
-    """One way of keeping quantised matrices. `label`: its name for people. `unread`: patterns of tensors not needed."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def unread(self) -> tuple[str, ...]: ...
-
-    def find(self, headers: Headers) -> dict[str, Quantised]:
-        """The matrices that it has packed, by the names that families ask for. Raises: ModelError."""
-        ...
 
 
 def refuse_other_keys(config: Config) -> None:
@@ -144,6 +131,15 @@ def columns_in_group(name: str, num_columns: int, num_groups: int, wanted: int |
             f"but quantization_config group_size is {wanted}"
         )
     return size
+
+
+def group_parts(headers: Headers, name: str, num_columns: int) -> tuple[str, ...]:
+    """The tensor that says each column's group, if there is one. Raises: ModelError if it is not one number for each."""
+    if name not in headers:
+        return ()
+    header(headers, name, "I32", "I64", rank=1)
+    check_shape(headers, name, (num_columns,))
+    return (name,)
 
 
 def column_order(name: str, groups: Array, num_groups: int) -> Array | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.models.config import ModelError
-from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.base import Array, LazyRows, PackedMatrix
 from dragoman.models.sources.forms import Stack, Turned
 from dragoman.models.sources.layout import Headers, Quantised, Tensors, check_shape, header
 
@@ -30,13 +30,11 @@ _BIAS = 127
 _LARGEST_SCALE = 252  # above it 6 times the power of two overflows f32, and 255 is NaN
 
 
-class Mxfp4Matrix:
+class Mxfp4Matrix(LazyRows):
     """A matrix [out, in]; `np.asarray` of it or of a part has the values, f32.
 
     Shapes: blocks u8 [out, groups, 16], two values a byte; scales u8 [out, groups].
     """
-
-    dtype = np.dtype(np.float32)
 
     def __init__(self, blocks: Array, scales: Array) -> None:
         """Raises: ModelError if a scale is none."""
@@ -50,17 +48,14 @@ class Mxfp4Matrix:
         rows, groups = self._scales.shape
         return rows, groups * GROUP_SIZE
 
-    def __len__(self) -> int:
-        return len(self._scales)
-
     def __getitem__(self, rows: slice | Array) -> Mxfp4Matrix:
-        """These rows."""
         return Mxfp4Matrix(self._blocks[rows], self._scales[rows])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def values(self) -> Array:
+        """All values."""
         exponents = self._scales.astype(np.int32)[:, :, None, None] - _BIAS
         values: Array = np.ldexp(_PAIRS[self._blocks], exponents).reshape(self.shape)
-        return values if dtype is None else values.astype(dtype, copy=False)
+        return values
 
     def packed(self) -> PackedMatrix:
         """The same values as integers, twice what four bits mean, and half of each scale."""
@@ -68,7 +63,7 @@ class Mxfp4Matrix:
         return PackedMatrix(TwiceMxfp4(self._blocks, self._scales), halves)
 
 
-class TwiceMxfp4:
+class TwiceMxfp4(LazyRows):
     """Rows of twice the values that four bits mean, without scales. Shapes: as `Mxfp4Matrix`."""
 
     dtype = np.dtype(np.int8)
@@ -85,9 +80,9 @@ class TwiceMxfp4:
     def __getitem__(self, rows: slice | Array) -> TwiceMxfp4:
         return TwiceMxfp4(self._blocks[rows], self._scales[rows])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        values: Array = _TWICE[self._blocks].reshape(self.shape)
-        return values if dtype is None else values.astype(dtype, copy=False)
+    def values(self) -> Array:
+        """All values."""
+        return _TWICE[self._blocks].reshape(self.shape)
 
     def file_rows(self) -> Array:
         """The rows as GGUF files have them: a group's scale, then bytes of the codes of columns c and c + 16."""
@@ -109,7 +104,6 @@ class Mxfp4:
     unread: tuple[str, ...] = ()
 
     def find(self, headers: Headers) -> dict[str, Quantised]:
-        """See `Layout`."""
         return {
             name: self._stack(headers, name)
             for blocks in headers

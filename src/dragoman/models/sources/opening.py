@@ -6,50 +6,17 @@ estimates of memory, once per start, on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from dragoman.files.model_texts import is_gguf
-from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.safetensors import SafetensorsWeights
 
+if TYPE_CHECKING:
+    from dragoman.models.sources.gguf.weights import GgufWeights
 
-class StoredWeights(Protocol):
-    """The weights of a model as they lie in files, told from headers alone."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that hold them."""
-        ...
-
-    @property
-    def smallest_group(self) -> int | None:
-        """The fewest columns that share a scale in any of the packed matrices; None = there are none."""
-        ...
-
-    @property
-    def quantised(self) -> str | None:
-        """The method by which they are quantised, in words; None = they are not."""
-        ...
-
-    @property
-    def recompressed(self) -> tuple[str, ...]:
-        """The quantised types that OpenVINO's kernels cannot read: their values are stored in another type."""
-        ...
-
-    def packed_bytes(self) -> Mapping[str, int]:
-        """The bytes of each matrix that stays packed in a graph. Raises: ModelError."""
-        ...
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of every tensor that a family may ask for. Raises: ModelError."""
-        ...
-
-    def open(self) -> AbstractContextManager[WeightSource]:
-        """The tensors. Raises, when it is entered: ModelError."""
-        ...
+StoredWeights: TypeAlias = "SafetensorsWeights | GgufWeights"
+"""The weights of a model as they lie in files, told from headers alone."""
 
 
 def stored_weights(model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> StoredWeights:

@@ -1,27 +1,29 @@
-"""Opens quantised checkpoints: finds their layout, and hands out tensors by the names that they have without it.
+"""Finds the layout of a quantised checkpoint.
 
-Does: read quantization_config, refuse unknown settings, hand out the tensors that the layouts make. Does not: know how a
-layout keeps integers (each has a module). Called when a model is loaded or its memory is estimated, on any thread.
+Does: read quantization_config, refuse unknown settings. Does not: know how a layout keeps integers (each has a module), or
+read tensors. Called when a model is loaded or its memory is estimated, on any thread.
 
 Families ask for matrices by their names in checkpoints that are not quantised, and do not know layouts.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, TypeAlias
 
 from dragoman.models.config import Config, ModelError, read_json, shown
 from dragoman.models.sources.awq import Awq
-from dragoman.models.sources.base import Array, StoredTensor
 from dragoman.models.sources.compressed_tensors import CompressedTensors
 from dragoman.models.sources.fp8 import Fp8
 from dragoman.models.sources.gptq import Gptq
-from dragoman.models.sources.layout import Headers, Layout, Quantised
 from dragoman.models.sources.mxfp4 import Mxfp4
+
+Layout: TypeAlias = Awq | CompressedTensors | Fp8 | Gptq | Mxfp4
+"""One way of keeping quantised matrices. `label`: its name for people. `unread`: patterns of tensors not needed.
+
+`find`: the matrices that it has packed, by the names that families ask for.
+"""
 
 OF_FAMILIES = ("mxfp4",)
 """The quant_methods of which only some families have checkpoints."""
@@ -48,30 +50,6 @@ _REFUSED = {
 
 # Files beside config.json in which the tools that came first describe what they have written.
 _OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
-
-
-class StoredCheckpoint(Protocol):
-    """The tensors of files: `safetensors.Checkpoint`."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def headers(self) -> Headers: ...
-
-    def stored(self, name: str) -> Array: ...
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Array: ...
-
-
-# --- quantization_config ----------------------------------------------------------------------------------------------
 
 
 def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_FAMILIES) -> Layout | None:
@@ -148,58 +126,3 @@ def _auto_round(described: Config) -> str:
     if "gptq" not in str(kind):
         raise described.error("packing_format", "auto_round:auto_gptq, auto_round:auto_awq")
     return "gptq"
-
-
-# --- the tensors ------------------------------------------------------------------------------------------------------
-
-
-class QuantisedCheckpoint:
-    """The tensors of a checkpoint by the names that families ask for. A context manager, as the checkpoint is."""
-
-    def __init__(self, checkpoint: StoredCheckpoint, layout: Layout) -> None:
-        self._checkpoint, self._layout = checkpoint, layout
-        self._quantised: dict[str, Quantised] = {}
-        self._parts: set[str] = set()
-
-    def __enter__(self) -> Self:
-        self._checkpoint.__enter__()
-        self._quantised = self._layout.find(self._checkpoint.headers)
-        self._parts = {part for matrix in self._quantised.values() for part in matrix.parts}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._checkpoint.__exit__(kind, error, traceback)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._quantised or (name in self._checkpoint and name not in self._parts)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._quantised
-        for name in self._checkpoint:
-            if name not in self._parts and not self._is_empty(name):
-                yield name
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """See `WeightSource`."""
-        if name not in self._quantised:
-            return self._checkpoint.tensor(name, shape)
-        matrix = self._quantised[name]
-        if matrix.shape != shape:
-            raise ModelError(
-                f"tensor {name!r} ({self._layout.label}) has shape {list(matrix.shape)}, config.json implies {list(shape)}"
-            )
-        return matrix.read(self._checkpoint)
-
-    def _is_empty(self, name: str) -> bool:
-        """True if the tensor is not needed: the layout says so, or it is a bias of zeros, which quantisers often add."""
-        if any(re.search(pattern, name) for pattern in self._layout.unread):
-            return True
-        stem = name.removesuffix(".bias")
-        return stem != name and f"{stem}.weight" in self._quantised and not self._checkpoint.stored(name).any()
-
-
-def quantised_matrices(layout: Layout | None, headers: Headers) -> Mapping[str, Quantised]:
-    """The matrices that the layout keeps in several tensors. Raises: ModelError."""
-    return {} if layout is None else layout.find(headers)

@@ -8,13 +8,13 @@ Called by the loader and through `weights`, once per start. bfloat16 appears as 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
@@ -22,12 +22,10 @@ from safetensors import SafetensorError, safe_open
 
 from dragoman.files.pickled_weights import conversion, is_pickle
 from dragoman.models.config import ModelError, read_json, shown
-from dragoman.models.sources.base import WeightSource
+from dragoman.models.sources.base import Array, StoredTensor
 from dragoman.models.sources.layout import Header, Quantised
-from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
+from dragoman.models.sources.quantised import Layout, find_layout
 from dragoman.panics import CATCH_PANICS, Panicked
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _SINGLE_FILE = "model.safetensors"
 _LFS_BEGINNING = b"version https://git-lfs"
@@ -52,11 +50,16 @@ _OTHER_DTYPES = {
 
 
 class Checkpoint:
-    """The tensors of one model directory by their Hugging Face names, mapped into memory. A context manager."""
+    """The tensors of one model directory by the names that families ask for, mapped into memory. A context manager.
 
-    def __init__(self, model_dir: Path) -> None:
-        self._model_dir = model_dir
-        self._tensors: dict[str, _StoredTensor] = {}
+    `layout`: that of matrices which lie in several tensors; None = there are none.
+    """
+
+    def __init__(self, model_dir: Path, layout: Layout | None = None) -> None:
+        self._model_dir, self._layout = model_dir, layout
+        self._tensors: dict[str, _Mapped] = {}
+        self._quantised: Mapping[str, Quantised] = {}
+        self._parts: set[str] = set()
 
     def __enter__(self) -> Self:
         for path in weight_files(self._model_dir):
@@ -65,6 +68,9 @@ class Checkpoint:
             if twice is not None:
                 raise ModelError(f"{path} holds tensor {shown(twice)}, which another file of the checkpoint holds too")
             self._tensors.update(tensors)
+        if self._layout is not None:
+            self._quantised = self._layout.find(self._tensors)
+            self._parts = {part for matrix in self._quantised.values() for part in matrix.parts}
         return self
 
     def __exit__(
@@ -73,52 +79,56 @@ class Checkpoint:
         self._tensors.clear()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors
+        return name in self._quantised or (name in self._tensors and name not in self._parts)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    @property
-    def headers(self) -> dict[str, Header]:
-        """The type and shape of every tensor, by the files."""
-        return {name: Header(stored.type_name, stored.shape) for name, stored in self._tensors.items()}
+        yield from self._quantised
+        for name in self._tensors:
+            if name not in self._parts and not self._is_empty(name):
+                yield name
 
     def stored(self, name: str) -> Array:
         """The tensor in its own type and shape, a view of its file. Raises: ModelError if nothing here is of that type."""
-        stored = self._tensors[name]
-        dtype: Any = _DTYPES.get(stored.type_name) or _OTHER_DTYPES.get(stored.type_name)
-        if dtype is None:
-            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, which no weights use")
-        tensor: Array = stored.data.view(dtype).reshape(stored.shape)
-        return tensor
+        return self._tensors[name].numbers(f"tensor {name!r}", {**_DTYPES, **_OTHER_DTYPES})
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The tensor `name`, a view of its file; changes go to a copy.
+    def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """The tensor `name`, a view of its file if it is not quantised; changes go to a copy.
 
         Raises: ModelError if it is missing, its shape is not `shape`, or a weight may not have its element type.
         """
-        if name not in self._tensors:
+        found = self._quantised.get(name) or self._tensors.get(name)
+        if found is None:
             raise ModelError(f"{self._model_dir}: the checkpoint has no tensor {name!r}")
-        stored = self._tensors[name]
-        if stored.shape != shape:
-            raise ModelError(f"tensor {name!r} has shape {list(stored.shape)}, config.json implies {list(shape)}")
-        if stored.type_name not in _DTYPES:
-            allowed = ", ".join(_DTYPES)
-            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, allowed: {allowed}")
-        tensor: Array = stored.data.view(_DTYPES[stored.type_name]).reshape(shape)
-        return tensor
+        if found.shape != shape:
+            kind = f" ({self._layout.label})" if self._layout is not None and name in self._quantised else ""
+            raise ModelError(f"tensor {name!r}{kind} has shape {list(found.shape)}, config.json implies {list(shape)}")
+        return found.read(self) if isinstance(found, Quantised) else found.numbers(f"tensor {name!r}")
+
+    def _is_empty(self, name: str) -> bool:
+        """True if the tensor is not needed: the layout says so, or it is a bias of zeros, which quantisers often add."""
+        if self._layout is None:
+            return False
+        stem = name.removesuffix(".bias")
+        is_bias = stem != name and f"{stem}.weight" in self._quantised
+        is_unread = any(re.search(pattern, name) for pattern in self._layout.unread)
+        return is_unread or (is_bias and not self.stored(name).any())
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredTensor:
-    """The place of a tensor. `data`: its bytes in the mapped file, u8 [size]."""
+class _Mapped(Header):
+    """A tensor in a mapped file. `data`: its bytes, u8 [size]."""
 
-    type_name: str
-    shape: tuple[int, ...]
     data: Array
 
+    def numbers(self, named: str, types: Mapping[str, Any] = _DTYPES) -> Array:
+        """Its view. Raises: ModelError, in which it is `named`, if its type is none of these."""
+        if self.type_name not in types:
+            raise ModelError(f"{named} has elements of type {self.type_name}, allowed: {', '.join(types)}")
+        tensor: Array = self.data.view(types[self.type_name]).reshape(self.shape)
+        return tensor
 
-def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
+
+def _map_tensors(path: Path) -> dict[str, _Mapped]:
     """The file's tensors by name, not copied: the library's own reading would copy every tensor on one core."""
     header, begin = _read_header(path)
     try:
@@ -127,24 +137,23 @@ def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     return {
-        name: _StoredTensor(entry["dtype"], tuple(entry["shape"]), contents[slice(*entry["data_offsets"])])
+        name: _Mapped(entry["dtype"], tuple(entry["shape"]), contents[slice(*entry["data_offsets"])])
         for name, entry in header.items()
     }
 
 
 def file_tensors(path: Path) -> dict[str, Array]:
     """All tensors of one file, views of it. Raises: ModelError if it cannot be read, or holds what no weight may be."""
-    tensors = {}
-    for name, stored in _map_tensors(path).items():
-        if stored.type_name not in _DTYPES:
-            allowed = ", ".join(_DTYPES)
-            raise ModelError(f"{path}: tensor {name!r} has elements of type {stored.type_name}, allowed: {allowed}")
-        tensors[name] = stored.data.view(_DTYPES[stored.type_name]).reshape(stored.shape)
-    return tensors
+    return {name: mapped.numbers(f"{path}: tensor {name!r}") for name, mapped in _map_tensors(path).items()}
 
 
 class SafetensorsWeights:
-    """The weights of a directory, as `opening.StoredWeights` describes them."""
+    """The weights of a directory, told from the headers of its files.
+
+    `files`: those that hold or describe them. `recompressed`: the quantised types that are stored in another one.
+    """
+
+    recompressed: tuple[str, ...] = ()
 
     def __init__(self, model_dir: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
         """Raises: ModelError if there are none, or they are quantised in a way that is not followed."""
@@ -159,13 +168,8 @@ class SafetensorsWeights:
         return None if self._layout is None else self._layout.label
 
     @property
-    def recompressed(self) -> tuple[str, ...]:
-        """None: whatever is quantised stays so, or is not told as a loss (fp8, and MXFP4 as a type that was asked for)."""
-        return ()
-
-    @property
     def smallest_group(self) -> int | None:
-        """See `StoredWeights`."""
+        """The fewest columns that share a scale in any of the packed matrices; None = there are none."""
         return min((matrix.group_size for matrix in self._matrices.values() if matrix.group_size), default=None)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -175,13 +179,12 @@ class SafetensorsWeights:
         return shapes | {name: matrix.shape for name, matrix in self._matrices.items()}
 
     def packed_bytes(self) -> dict[str, int]:
-        """See `StoredWeights`."""
+        """The bytes of each matrix that stays packed in a graph. Raises: ModelError."""
         return {name: matrix.packed_bytes for name, matrix in self._matrices.items() if matrix.group_size}
 
-    def open(self) -> AbstractContextManager[WeightSource]:
-        """The tensors."""
-        checkpoint = Checkpoint(self._model_dir)
-        return checkpoint if self._layout is None else QuantisedCheckpoint(checkpoint, self._layout)
+    def open(self) -> Checkpoint:
+        """The tensors. Raises, when it is entered: ModelError."""
+        return Checkpoint(self._model_dir, self._layout)
 
     @cached_property
     def _headers(self) -> dict[str, Header]:
@@ -192,7 +195,7 @@ class SafetensorsWeights:
 
     @cached_property
     def _matrices(self) -> Mapping[str, Quantised]:
-        return quantised_matrices(self._layout, self._headers)
+        return {} if self._layout is None else self._layout.find(self._headers)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:

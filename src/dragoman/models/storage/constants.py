@@ -18,7 +18,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.config import ModelError
-from dragoman.models.sources.base import Array, PackedMatrix, Rows, StoredTensor
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, pack_int4, put_int4, quantize_groups
 from dragoman.models.storage.quantize import fits_f16, quantize_int8, quantize_int8_symmetric
 from dragoman.models.storage.row_parts import RowParts
@@ -290,7 +290,7 @@ def _int4(weight: StoredTensor, parts: RowParts) -> Node:
     return as_f32(flat.output(0))
 
 
-def _submit(weight: StoredTensor | Rows, parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
+def _submit(weight: StoredTensor, parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
     """Have `fill` called with parts of the matrix' rows and where these lie."""
 
     def fill_part(part: slice) -> None:

@@ -7,18 +7,19 @@ lists them. Processors are pure and used on any thread; graphs are built once pe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import openvino as ov
 
 from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node
 from dragoman.models.vision.parts import parts_of
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture, PictureLayout
 
-__all__ = ["EMBEDDINGS", "PictureLayout", "PictureProcessor", "VisionFamily"]
+__all__ = ["EMBEDDINGS", "PictureLayout", "PictureProcessor", "TowerGraph", "VisionFamily"]
 
 EMBEDDINGS = "embeddings"
 """The output of a tower's graph."""
@@ -39,6 +40,13 @@ class PictureProcessor(Protocol):
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
         """The tower's inputs by name; takes milliseconds to seconds."""
         ...
+
+
+class TowerGraph(NamedTuple):
+    """The end of a tower's graph, f32 [placeholders, hidden * levels], and its inputs, which are a processor's."""
+
+    embeddings: Node
+    inputs: list[Any]
 
 
 class VisionFamily(ABC):
@@ -62,15 +70,17 @@ class VisionFamily(ABC):
         """The processor of pictures that preprocessor_config.json describes. Raises: ModelError, as the constructor."""
 
     @abstractmethod
-    def tower(self, weights: Weights) -> ov.Model:
-        """The graph from a processor's inputs to `EMBEDDINGS`, f32 [placeholders, hidden * levels]. Raises: ModelError."""
+    def tower(self, weights: Weights) -> TowerGraph:
+        """The tower, made of nodes. Raises: ModelError."""
 
     def build(self, weights: Weights) -> list[ov.Model]:
         """The tower's parts, half a layer each; its weights are complete when the storage's parts have finished.
 
         Raises: ModelError if tensors are missing, have other shapes, or are there and nobody knows what for.
         """
-        graph = self.tower(weights)
+        embeddings, inputs = self.tower(weights)
+        embeddings.set_names({EMBEDDINGS})
+        graph = ov.Model([embeddings], inputs, "tower")
         ours = "|".join(self.prefixes)
         weights.refuse_unread([rf"^(?!{ours})"])
         return parts_of(graph)

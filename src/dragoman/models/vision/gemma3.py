@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from math import isqrt
 
-import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear
@@ -18,7 +17,7 @@ from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision import pixels
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor, VisionFamily
+from dragoman.models.vision.base import PictureLayout, PictureProcessor, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.llava import PIXELS, WholePictures
 from dragoman.models.vision.transformer import SIGLIP, projector_weights, read_transformer, tower_weights
@@ -33,8 +32,7 @@ class Gemma3(VisionFamily):
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
-        part = config.part("vision_config")
-        described = Config({}, "config.json vision_config") if part is None else part
+        described = config.part("vision_config") or Config({}, "config.json vision_config")
         self.transformer = read_transformer(described, SIGLIP, {})
         config.rename({"image_token_id": "image_token_index"})
         self.facts = PictureFacts(config.count("image_token_index", 262144, least=0), is_bidirectional=True)
@@ -67,7 +65,7 @@ class Gemma3(VisionFamily):
         text = f"\n\n{begin}{placeholder * self.num_embeddings}{end}\n\n"
         return WholePictures(begin, PictureLayout(text, self.num_embeddings), steps)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """From tiles to embeddings, of one tile after the other."""
         size = self.transformer.image_size
         tiles = tower_input(PIXELS, -1, 3, size, size)
@@ -77,9 +75,7 @@ class Gemma3(VisionFamily):
         pooled = self._pooled(self.transformer.last_norm(x, states))
         projector = projector_weights(weights, _PROJECTION)
         normed = rms_norm(pooled, projector.at("mm_soft_emb_norm"), self.transformer.layer.epsilon, offset=1.0)
-        rows = linear(normed, projector.renamed(weight=_PROJECTION).transposed(), self.hidden_size)
-        rows.set_names({EMBEDDINGS})
-        return ov.Model([rows], [tiles], "tower")
+        return TowerGraph(linear(normed, projector.renamed(weight=_PROJECTION).transposed(), self.hidden_size), [tiles])
 
     def _pooled(self, x: Node) -> Node:
         """Means of squares of patches. Shapes: [N, patches, hidden] -> [N * embeddings, hidden]."""

@@ -22,11 +22,12 @@ from dragoman.models.facts import PictureFacts, RotaryRule
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.vision import pixels
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
+from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_vectors, tower_input
 from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.qwen_blocks import vision_part
 from dragoman.models.vision.qwen_pictures import PATCHES, Cut
+from dragoman.models.vision.transformer import found_at
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
@@ -91,14 +92,16 @@ class Gemma4(VisionFamily):
         vision.refuse_unread()
 
     def processor(self, described: Config) -> Gemma4Pictures:
-        """See `VisionFamily`."""
         return Gemma4Pictures(described, self.cut, self.num_places, self.longest)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """From patches to embeddings of squares of them."""
         patches = tower_input(PATCHES, -1, self.cut.width)
         across, down, squares = (tower_input(name, -1, dtype=ov.Type.i64) for name in (_COLUMNS, _ROWS, _SQUARES))
-        body, projection = (_found(weights, name) for name in ("vision_tower", "embed_vision"))
+        known = "patch_embedder.input_proj.weight", "embedding_projection.weight"
+        body, projection = (
+            found_at(weights, (f"model.{name}", name), *known) for name in ("vision_tower", "embed_vision")
+        )
         embedder = body.at("patch_embedder")
         table = dense_tensor(embedder, (2, self.num_places, self.size), "position_embedding_table").astype(np.float32)
         kernel = (self.size, self.cut.width)
@@ -117,8 +120,7 @@ class Gemma4(VisionFamily):
             x = multiply(add(x, constant(-shift)), constant(factor))
         normed = rms_normalized(x, np.ones(self.size, np.float32), self.epsilon)
         rows = linear(normed, projection.at("embedding_projection"), self.hidden_size)
-        rows.set_names({EMBEDDINGS})
-        return ov.Model([rows], [patches, across, down, squares], "tower")
+        return TowerGraph(rows, [patches, across, down, squares])
 
     def _layer(self, x: Node, weights: Weights, angles: list[Angles]) -> Node:
         """Every patch sees every other; then an MLP; norms before and behind both. Shapes: [patches, size] -> the same."""
@@ -168,13 +170,6 @@ def _clipped(x: Node, weights: Weights, name: str) -> Node:
     return ops.clamp(x, max(least, -3e38), min(most, 3e38)).output(0)
 
 
-def _found(weights: Weights, name: str) -> Weights:
-    """The weights of that part, wherever the checkpoint keeps it."""
-    places = [weights.at(f"model.{name}"), weights.at(name)]
-    known = "patch_embedder.input_proj.weight", "embedding_projection.weight"
-    return next((place for place in places if any(tensor in place for tensor in known)), places[0])
-
-
 class Gemma4Pictures:
     """See `PictureProcessor`. A picture is made as large as its number of embeddings allows, in its shape.
 
@@ -207,21 +202,17 @@ class Gemma4Pictures:
         pixels.refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """See `PictureProcessor`."""
         sides = self._size(width, height, detail)
         count = sides[0] * sides[1] // self._cut.side**2
         return PictureLayout(f"{self._begin}{self.marker * count}{self._end}", count)
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """See `PictureProcessor`."""
         size = self._size(picture.width, picture.height, detail)
         image, patch = pixels.as_image(picture).resize(size, self._resample), self._cut.patch
-        values = pixels.normalized(np.asarray(image), self._values)
         wide, high = (length // patch for length in size)
-        cut = values.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
         rows, across = np.indices((high, wide)).reshape(2, -1)
         return {
-            PATCHES: np.ascontiguousarray(cut).reshape(high * wide, -1),
+            PATCHES: pixels.flat_patches(image, self._values, patch),
             _COLUMNS: across.astype(np.int64),
             _ROWS: rows.astype(np.int64),
             _SQUARES: self._cut.in_squares(np.arange(high * wide).reshape(high, wide)).astype(np.int64),

@@ -15,16 +15,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import openvino as ov
 from PIL import Image
 
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.config import Config, ModelError
+from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
-from dragoman.models.vision.blocks import LayerSizes, tower_input
+from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
+from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.pixels import (
     HALVES,
     as_image,
@@ -34,8 +32,9 @@ from dragoman.models.vision.pixels import (
     read_values,
     refuse_unread,
 )
+from dragoman.models.vision.qwen_blocks import vision_part
 from dragoman.models.vision.tiles import PIXELS, cut, folded, stacked
-from dragoman.models.vision.transformer import SIGLIP, VisionTransformer
+from dragoman.models.vision.transformer import SIGLIP, read_sizes
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
@@ -60,12 +59,12 @@ class Idefics3(VisionFamily):
     prefixes = (r"model\.vision_model\.", r"model\.connector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
-        part = config.part("vision_config")
-        if part is None:
-            raise ModelError("config.json has no vision_config, allowed: an object")
         self.hidden_size = hidden_size
         self.facts = PictureFacts(config.count("image_token_id", least=0))
-        self.transformer = _transformer(part)
+        part = vision_part(config)
+        # of the training's class, which the reference's tower does not read
+        part.skip("max_image_size", "size", "tie_word_embeddings", "use_base_siglip")
+        self.transformer = read_sizes(part, SIGLIP, _ASSUMED)
         self.factor = config.count("scale_factor", 2)
         if self.transformer.side % self.factor:
             raise config.error("scale_factor", f"a divisor of the {self.transformer.side} patches of a tile's side")
@@ -76,41 +75,16 @@ class Idefics3(VisionFamily):
         return (self.transformer.side // self.factor) ** 2
 
     def processor(self, described: Config) -> Idefics3Processor:
-        """See `VisionFamily.processor`."""
         return Idefics3Processor(described, self.transformer.image_size, self.num_embeddings)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """See `VisionFamily.tower`; takes `PIXELS`."""
         shape, last = self.transformer, self.transformer.num_layers
         pixels = tower_input(PIXELS, -1, 3, shape.image_size, shape.image_size)
         body = weights.at("model.vision_model")
         x = shape.last_norm(shape.states(pixels.output(0), body, [last])[last], body)
         projection = weights.at("model.connector.modality_projection.proj")
-        result = linear(folded(x, shape.side, self.factor), projection, self.hidden_size)
-        result.set_names({EMBEDDINGS})
-        return ov.Model([result], [pixels], "Idefics3 tower")
-
-
-def _transformer(part: Config) -> VisionTransformer:
-    """The tower of a vision_config. Raises: ModelError."""
-    part.assume(**_ASSUMED)
-    part.expect(num_channels=3)
-    # of the training's class, which the reference's tower does not read
-    part.skip("max_image_size", "size", "tie_word_embeddings", "use_base_siglip")
-    sizes = LayerSizes(
-        part.count("num_attention_heads"),
-        part.count("intermediate_size"),
-        part.positive("layer_norm_eps"),
-        part.choice("hidden_act", ACTIVATIONS),
-    )
-    sides = part.count("image_size"), part.count("patch_size")
-    tower = VisionTransformer(SIGLIP, part.count("hidden_size"), part.count("num_hidden_layers"), *sides, sizes)
-    if tower.hidden_size % sizes.num_heads:
-        raise part.error("num_attention_heads", f"a divisor of hidden_size, {tower.hidden_size}")
-    if not tower.side:
-        raise part.error("image_size", f"at least patch_size, {tower.patch_size}")
-    part.refuse_unread()
-    return tower
+        return TowerGraph(linear(folded(x, shape.side, self.factor), projection, self.hidden_size), [pixels])
 
 
 class Idefics3Processor:
@@ -138,7 +112,6 @@ class Idefics3Processor:
         refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """See `PictureProcessor.layout`."""
         rows, columns = self._grid(width, height, detail)
         placeholders = self.marker * self.num_embeddings
         lines = [
@@ -150,7 +123,6 @@ class Idefics3Processor:
         return PictureLayout(text, (rows * columns + 1) * self.num_embeddings)
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """See `PictureProcessor.inputs`."""
         scaled = _scaled(picture.width, picture.height, self.longest_edge)
         image = as_image(picture).resize(scaled, self.resample)
         rows, columns = self._grid(picture.width, picture.height, detail)

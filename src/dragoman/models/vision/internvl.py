@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-import openvino as ov
 from openvino import opset13 as ops
 from PIL import Image
 
@@ -24,7 +23,7 @@ from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
+from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_embeddings, rows_before, tower_input
 from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.pixels import (
@@ -39,7 +38,7 @@ from dragoman.models.vision.pixels import (
     refuse_unread,
 )
 from dragoman.models.vision.tiles import PIXELS, cut, folded, nearest_grid, read_grids, stacked
-from dragoman.models.vision.transformer import projector_weights
+from dragoman.models.vision.transformer import found_at, projected, projector_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
@@ -146,7 +145,6 @@ class InternVL(VisionFamily):
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
-        """See `VisionFamily`."""
         self.hidden_size = hidden_size
         self.facts = PictureFacts(config.count("image_token_id", 151667, least=0))
         self.vision = InternVision(config.part("vision_config") or Config({}, "config.json vision_config"))
@@ -158,28 +156,23 @@ class InternVL(VisionFamily):
         config.expect(vision_feature_layer=-1, vision_feature_select_strategy="default")
 
     def processor(self, described: Config) -> InternVLProcessor:
-        """See `VisionFamily.processor`."""
         return InternVLProcessor(described, self.vision.image_size, self.num_embeddings)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """See `VisionFamily.tower`; takes `PIXELS`."""
         pixels = tower_input(PIXELS, -1, 3, self.vision.image_size, self.vision.image_size)
         rows = self.vision.rows(pixels.output(0), self.tower_weights(weights))
         norm, up, down = self.projector(weights)
         x = layer_norm(folded(rows, self.vision.side, self.factor), norm, _PROJECTOR_EPSILON)
-        raised = ACTIVATIONS[self.activation](linear(x, up, self.hidden_size, bias=True))
-        result = linear(raised, down, self.hidden_size, bias=True)
-        result.set_names({EMBEDDINGS})
-        return ov.Model([result], [pixels], "InternVL tower")
+        return TowerGraph(projected(x, up, down, (self.hidden_size,) * 2, self.activation), [pixels])
 
     def tower_weights(self, weights: Weights) -> Weights:
         """Those of the tower, wherever the checkpoint keeps them."""
-        places = [weights.at(place) for place in ("vision_tower", "model.vision_tower")]
-        return next((place for place in places if "embeddings.cls_token" in place), places[0])
+        return found_at(weights, ("vision_tower", "model.vision_tower"), "embeddings.cls_token")
 
     def projector(self, weights: Weights) -> tuple[Weights, Weights, Weights]:
         """The projector between tower and decoder: a norm and two matrices."""
-        projector = projector_weights(weights, "linear_1.weight")
+        projector = projector_weights(weights)
         return projector.at("layer_norm"), projector.at("linear_1"), projector.at("linear_2")
 
 
@@ -212,7 +205,6 @@ class InternVLProcessor:
         refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """See `PictureProcessor.layout`."""
         columns, rows = self._grid(width, height, detail)
         num_tiles = columns * rows + (self.has_whole and columns * rows > 1)
         count = num_tiles * self.num_embeddings
@@ -224,7 +216,6 @@ class InternVLProcessor:
         return self.marker
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """See `PictureProcessor.inputs`."""
         columns, rows = self._grid(picture.width, picture.height, detail)
         image, size = as_image(picture), self.tile_size
         large = image.resize((columns * size, rows * size), Image.Resampling.BICUBIC)

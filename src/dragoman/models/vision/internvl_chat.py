@@ -71,7 +71,6 @@ class InternChatVision(InternVision):
     )
 
     def __init__(self, config: Config) -> None:
-        """See `InternVision`."""
         config.rename(_ALIASES)
         config.assume(**_ASSUMED)
         config.expect(use_moe=False, use_mean_pooling=True, use_absolute_position_embeddings=True)
@@ -80,7 +79,6 @@ class InternChatVision(InternVision):
         self.head_norm_epsilon = self.epsilon
 
     def projections(self, weights: Weights) -> list[Weights]:
-        """See `InternVision`."""
         fused = weights.at("qkv")
         return [fused.rows(slice(part * self.size, (part + 1) * self.size), 3 * self.size) for part in range(3)]
 
@@ -91,7 +89,6 @@ class InternVLChat(InternVL):
     prefixes = (r"vision_model\.", r"mlp1\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
-        """See `VisionFamily`."""
         self.hidden_size = hidden_size
         self.facts = PictureFacts(_read_placeholder(config))
         self.vision = InternChatVision(config.part("vision_config") or Config({}, "config.json vision_config"))
@@ -108,15 +105,12 @@ class InternVLChat(InternVL):
         self._tiling |= {key: config.flag(key) for key in ("dynamic_image_size", "use_thumbnail")}
 
     def processor(self, described: Config) -> InternVLProcessor:
-        """See `VisionFamily.processor`."""
         return InternVLChatProcessor(described, self._tiling, self.vision.image_size, self.num_embeddings)
 
     def tower_weights(self, weights: Weights) -> Weights:
-        """See `InternVL`."""
         return weights.at("vision_model")
 
     def projector(self, weights: Weights) -> tuple[Weights, Weights, Weights]:
-        """See `InternVL`."""
         projector = weights.at("mlp1")
         return projector.at("0"), projector.at("1"), projector.at("3")
 
@@ -151,7 +145,6 @@ class InternVLChatProcessor(InternVLProcessor):
 
     @property
     def placeholder(self) -> str:
-        """See `InternVLProcessor`."""
         return PLACEHOLDER
 
 

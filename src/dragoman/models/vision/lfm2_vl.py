@@ -13,7 +13,6 @@ import openvino as ov
 from openvino import opset13 as ops
 from PIL import Image
 
-from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, gather_rows, reshape
 from dragoman.models.blocks.norms import layer_norm
@@ -22,19 +21,12 @@ from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.vision import pixels
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
-from dragoman.models.vision.blocks import (
-    LayerSizes,
-    dense_tensor,
-    encoder_layer,
-    full_attention,
-    patch_vectors,
-    tower_input,
-)
+from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
+from dragoman.models.vision.blocks import dense_tensor, encoder_layer, full_attention, patch_vectors, tower_input
 from dragoman.models.vision.qwen_blocks import WINDOW_MASK, WINDOW_PLACES, WINDOW_ROWS, Windows, vision_part
 from dragoman.models.vision.qwen_pictures import PATCHES, Cut
 from dragoman.models.vision.tiles import cut, nearest_grid, read_grids
-from dragoman.models.vision.transformer import SIGLIP, VisionTransformer, projector_weights, tower_weights
+from dragoman.models.vision.transformer import SIGLIP, projected, projector_weights, read_sizes, tower_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
@@ -71,31 +63,18 @@ class Lfm2Vl(VisionFamily):
         vision = vision_part(config)
         vision.assume(model_type="siglip2_vision_model", **_ASSUMED)
         vision.choice("model_type", ("siglip2_vision_model",))
-        vision.expect(num_channels=3)
         vision.skip("vision_use_head")  # a vector for the whole picture, which nobody needs here
-        sizes = LayerSizes(
-            vision.count("num_attention_heads"),
-            vision.count("intermediate_size"),
-            vision.positive("layer_norm_eps"),
-            vision.choice("hidden_act", ACTIVATIONS),
-        )
         self.cut = Cut(vision.count("patch_size"), 1, config.count("downsample_factor", 2))
         self.side = math.isqrt(vision.count("num_patches"))
         if self.side**2 != vision.count("num_patches"):
             raise vision.error("num_patches", "a square number")
-        size, num_layers = vision.count("hidden_size"), vision.count("num_hidden_layers")
-        if size % sizes.num_heads:
-            raise vision.error("num_attention_heads", f"a divisor of hidden_size, {size}")
-        # whose table of places has an entry for each patch of a picture of this size
-        image_size = self.side * self.cut.patch
-        self.transformer = VisionTransformer(SIGLIP, size, num_layers, image_size, self.cut.patch, sizes)
-        vision.refuse_unread()
+        # the table of places has an entry for each patch of a picture of this size
+        self.transformer = read_sizes(vision, SIGLIP, {}, self.side * self.cut.patch)
 
     def processor(self, described: Config) -> Lfm2VlPictures:
-        """See `VisionFamily`."""
         return Lfm2VlPictures(described, self.cut, self.side)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """From the patches of all tiles to an embedding of each square of patches."""
         shape, body = self.transformer, tower_weights(weights)
         size, windows = shape.hidden_size, Windows(-1)
@@ -115,16 +94,11 @@ class Lfm2Vl(VisionFamily):
             x = encoder_layer(x, body.at(f"encoder.layers.{index}"), shape.layer, attend=attend)
         shape.skip_whole(body)
         x = gather_rows(shape.last_norm(x, body), squares.output(0))
-        rows = self._projected(reshape(x, -1, size * self.cut.merge**2), projector_weights(weights, "linear_1.weight"))
-        rows.set_names({EMBEDDINGS})
-        return ov.Model([rows], [patches, shares, squares, *windows.inputs], "tower")
-
-    def _projected(self, x: Node, weights: Weights) -> Node:
-        """Shapes: [squares, size of a square's patches] -> [squares, hidden of the decoder]."""
-        normed = layer_norm(x, weights.at("layer_norm"), _PROJECTOR_EPSILON) if self.has_norm else x
-        raised = linear(normed, weights.at("linear_1"), self.inner_size, bias=self.has_bias)
-        activated = ACTIVATIONS[self.activation](raised)
-        return linear(activated, weights.at("linear_2"), self.hidden_size, bias=self.has_bias)
+        x, projector = reshape(x, -1, size * self.cut.merge**2), projector_weights(weights)
+        x = layer_norm(x, projector.at("layer_norm"), _PROJECTOR_EPSILON) if self.has_norm else x
+        matrices, sizes = (projector.at("linear_1"), projector.at("linear_2")), (self.inner_size, self.hidden_size)
+        rows = projected(x, *matrices, sizes, self.activation, bias=self.has_bias)
+        return TowerGraph(rows, [patches, shares, squares, *windows.inputs])
 
 
 class Lfm2VlPictures:
@@ -168,7 +142,6 @@ class Lfm2VlPictures:
         pixels.refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """See `PictureProcessor`."""
         (columns, rows), whole = self._grid(width, height, detail), self._whole(width, height)
         per_tile = (self._tile // self._cut.side) ** 2
         of_whole = whole[0] * whole[1] // self._cut.side**2
@@ -185,7 +158,6 @@ class Lfm2VlPictures:
         return PictureLayout(mark["start"] + "".join(tiles) + mark["end"], count)
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """See `PictureProcessor`."""
         columns, rows = self._grid(picture.width, picture.height, detail)
         image, size = pixels.as_image(picture), self._tile
         tiles: list[Image.Image] = []
@@ -201,18 +173,11 @@ class Lfm2VlPictures:
             for start, (high, wide) in zip(starts, shapes, strict=False)
         ]
         return {
-            PATCHES: np.concatenate([self._patches(tile) for tile in tiles]),
+            PATCHES: np.concatenate([pixels.flat_patches(tile, self._values, patch) for tile in tiles]),
             _SHARES: np.concatenate([_shares(self._side, *shape) for shape in shapes]),
             _SQUARES: np.concatenate(squares).astype(np.int64),
             **_tile_tables([high * wide for high, wide in shapes]),
         }
-
-    def _patches(self, tile: Image.Image) -> Array:
-        """Those of a tile, row by row. Shape: f32 [patches, numbers of a patch], colours last."""
-        patch, values = self._cut.patch, pixels.normalized(np.asarray(tile), self._values)
-        rows, columns = tile.height // patch, tile.width // patch
-        squares = values.reshape(3, rows, patch, columns, patch).transpose(1, 3, 2, 4, 0)
-        return np.ascontiguousarray(squares).reshape(rows * columns, -1)
 
     def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
         """Columns and rows of tiles; (0, 0) if the picture is not cut."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import concat, integers, reshape
 from dragoman.models.config import Config
@@ -20,11 +18,12 @@ from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision import pixels
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor, VisionFamily
+from dragoman.models.vision.base import PictureLayout, PictureProcessor, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.transformer import (
     CLIP,
     VisionTransformer,
+    projected,
     projector_weights,
     read_transformer,
     tower_weights,
@@ -58,8 +57,7 @@ class Llava(VisionFamily):
 
     def __init__(self, config: Config, hidden_size: int) -> None:
         part = config.part("vision_config")
-        described = Config({}, "config.json vision_config") if part is None else part
-        assumed = self.assumed_tower if part is None else {}
+        described, assumed = part or Config({}, "config.json vision_config"), self.assumed_tower if part is None else {}
         self.transformer: VisionTransformer = read_transformer(described, self.tower_kind, assumed)
         config.rename({"image_token_id": "image_token_index"})
         self.facts = PictureFacts(config.count("image_token_index", self.assumed_placeholder, least=0))
@@ -95,12 +93,10 @@ class Llava(VisionFamily):
         layout = PictureLayout(placeholder * self.num_rows, self.num_rows)
         return WholePictures(placeholder, layout, steps, color)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """From tiles to embeddings, of one tile after the other."""
         tiles = self.tiles_input()
-        rows = reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size)
-        rows.set_names({EMBEDDINGS})
-        return ov.Model([rows], [tiles], "tower")
+        return TowerGraph(reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size), [tiles])
 
     def tiles_input(self) -> Any:
         """The input of tiles, f32 [N, 3, size, size]."""
@@ -114,9 +110,9 @@ class Llava(VisionFamily):
         if self.first_row:
             begin, end = integers(self.first_row), integers(2**31 - 1)
             chosen = ops.slice(chosen, begin, end, integers(1), integers(1)).output(0)
-        projector = projector_weights(weights, "linear_1.weight")
-        x = linear(chosen, projector.at("linear_1"), self.hidden_size, bias=self.has_bias)
-        return linear(ACTIVATIONS[self.activation](x), projector.at("linear_2"), self.hidden_size, bias=self.has_bias)
+        projector, sizes = projector_weights(weights), (self.hidden_size, self.hidden_size)
+        matrices = projector.at("linear_1"), projector.at("linear_2")
+        return projected(chosen, *matrices, sizes, self.activation, bias=self.has_bias)
 
     def check_shape(self, described: Config, steps: pixels.PixelSteps) -> None:
         """Raises: ModelError if pictures would not come out as large as the tower takes them."""

@@ -22,11 +22,12 @@ from dragoman.models.config import Config
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.vision import pixels
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor
+from dragoman.models.vision.base import PictureLayout, PictureProcessor, TowerGraph
 from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.llava import PIXELS, Llava
 from dragoman.models.vision.tile_layout import CORNERS, TileLayout
-from dragoman.models.vision.transformer import SIGLIP
+from dragoman.models.vision.tiles import cut
+from dragoman.models.vision.transformer import SIGLIP, found_at
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
@@ -94,11 +95,11 @@ class LlavaNext(Llava):
         """The colour of the square on which a picture of low detail is laid; None = it is stretched to a square."""
         return None
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """From tiles to embeddings, laid out by the processor's `rows`, and their `shares`."""
         tiles = self.tiles_input()
         flat = reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size)
-        newline = next((view for view in (weights, weights.at("model")) if "image_newline" in view), weights)
+        newline = found_at(weights, ("", "model"), "image_newline")
         row = constant(newline.vector(self.hidden_size, "image_newline").reshape(1, -1))
         table = ops.concat([flat, row], axis=0).output(0)
         rows = tower_input(ROWS, CORNERS if self.is_reduced else 1, -1, dtype=ov.Type.i64)
@@ -108,8 +109,7 @@ class LlavaNext(Llava):
             laid = _mixed(table, rows.output(0), inputs[-1].output(0))
         else:
             laid = gather_rows(table, reshape(rows.output(0), -1))
-        laid.set_names({EMBEDDINGS})
-        return ov.Model([laid], inputs, "tower")
+        return TowerGraph(laid, inputs)
 
     def _read_grids(self, config: Config) -> tuple[tuple[int, int], ...]:
         """Heights and widths of what pictures are fitted into, in pixels."""
@@ -203,11 +203,7 @@ class TiledPictures:
         fitted = Image.new("RGB", (wide, high))
         fitted.paste(image.resize(size, self.steps.resample), ((wide - size[0]) // 2, (high - size[1]) // 2))
         tile = self.tiles.tile
-        return [
-            fitted.crop((left, top, left + tile, top + tile))
-            for top in range(0, high, tile)
-            for left in range(0, wide, tile)
-        ]
+        return cut(fitted, high // tile, wide // tile, tile)
 
 
 def _mixed(table: Node, rows: Node, shares: Node) -> Node:

@@ -23,12 +23,12 @@ from dragoman.models.facts import PictureFacts, RotaryRule
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision import pixels
-from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
+from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import full_attention, patch_vectors, tower_input, transpose
 from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.qwen_blocks import vision_part
 from dragoman.models.vision.qwen_pictures import PATCHES, POSITIONS, Cut
-from dragoman.models.vision.transformer import projector_weights
+from dragoman.models.vision.transformer import found_at, projected, projector_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
@@ -102,15 +102,13 @@ class Mistral3(VisionFamily):
         return value % count
 
     def processor(self, described: Config) -> PixtralPictures:
-        """See `VisionFamily`."""
         return PixtralPictures(described, self.cut)
 
-    def tower(self, weights: Weights) -> ov.Model:
+    def tower(self, weights: Weights) -> TowerGraph:
         """From a picture of whole squares to an embedding of each square."""
         picture = tower_input(PATCHES, 1, 3, -1, -1)
         positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
-        released = weights.at("vision_tower")
-        body = released if "patch_conv.weight" in released else weights.at("model.vision_tower")
+        body = found_at(weights, ("model.vision_tower", "vision_tower"), "patch_conv.weight")
         kernel = (self.size, 3, self.cut.patch, self.cut.patch)
         x = patch_vectors(self._patches(picture.output(0)), body.at("patch_conv"), kernel, bias=False)
         x = rms_norm(x, body.at("ln_pre"), _EPSILON)
@@ -119,9 +117,7 @@ class Mistral3(VisionFamily):
             x = self._layer(x, body.at(f"transformer.layers.{index}"), angles)
         for index in range(self.num_layers, self.num_layers + self.num_skipped):
             _skip_layer(body.at(f"transformer.layers.{index}"))
-        rows = self._projected(x, projector_weights(weights, "linear_1.weight"))
-        rows.set_names({EMBEDDINGS})
-        return ov.Model([rows], [picture, positions], "tower")
+        return TowerGraph(self._projected(x, projector_weights(weights)), [picture, positions])
 
     def _patches(self, picture: Node) -> Node:
         """Those of a square one after the other. Shapes: [1, 3, height, width] -> [patches, numbers of a patch]."""
@@ -150,9 +146,8 @@ class Mistral3(VisionFamily):
         squares = reshape(normed, -1, self.cut.merge**2, self.size)
         columns = reshape(transpose(squares, 0, 2, 1), -1, self.size * self.cut.merge**2)
         merged = linear(columns, weights.at("patch_merger.merging_layer"), self.size)
-        raised = linear(merged, weights.at("linear_1"), self.hidden_size, bias=self.has_bias)
-        activated = ACTIVATIONS[self.activation](raised)
-        return linear(activated, weights.at("linear_2"), self.hidden_size, bias=self.has_bias)
+        matrices, sizes = (weights.at("linear_1"), weights.at("linear_2")), (self.hidden_size, self.hidden_size)
+        return projected(merged, *matrices, sizes, self.activation, bias=self.has_bias)
 
 
 class PixtralPictures:
@@ -179,13 +174,11 @@ class PixtralPictures:
         pixels.refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """See `PictureProcessor`."""
         columns, rows = (length // self._cut.side for length in self._size(width, height, detail))
         text = self._row_end.join([self.marker * columns] * rows) + self._end
         return PictureLayout(text, rows * columns)
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """See `PictureProcessor`."""
         size = self._size(picture.width, picture.height, detail)
         image = pixels.as_image(picture).resize(size, self._resample)
         columns, rows = (length // self._cut.patch for length in size)

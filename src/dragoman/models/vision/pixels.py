@@ -117,6 +117,13 @@ def normalized(pixels: Array, values: Array) -> Array:
     return np.stack([np.take(values[channel], pixels[..., channel]) for channel in range(3)])
 
 
+def flat_patches(image: Image.Image, values: Array, size: int) -> Array:
+    """The numbers of each patch, row by row, colours last. Shapes: values f32 [3, 256] -> f32 [patches, size * size * 3]."""
+    rows, columns = image.height // size, image.width // size
+    squares = normalized(np.asarray(image), values).reshape(3, rows, size, columns, size)
+    return np.ascontiguousarray(squares.transpose(1, 3, 2, 4, 0)).reshape(rows * columns, -1)
+
+
 # --- preprocessor_config.json -----------------------------------------------------------------------------------------
 
 

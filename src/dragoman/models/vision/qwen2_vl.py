@@ -7,7 +7,7 @@ loaded. Sources: Qwen2-VL (arXiv:2409.12191); Qwen2.5-VL (arXiv:2502.13923).
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import openvino as ov
 
@@ -19,7 +19,7 @@ from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
-from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor, VisionFamily
+from dragoman.models.vision.base import PictureProcessor, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import patch_vectors, tower_input
 from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.qwen_blocks import (
@@ -40,10 +40,14 @@ from dragoman.models.weights import Weights
 
 
 class QwenTower(VisionFamily):
-    """The common part: layers in which patches see each other, then MLPs, then squares of patches are merged."""
+    """The common part: layers in which patches see each other, then MLPs, then squares of patches are merged.
+
+    `mlp_names`: where a layer keeps the matrices of an MLP without a gate.
+    """
 
     prefixes = (r"visual\.", r"model\.visual\.")
     has_patch_bias = False
+    mlp_names: ClassVar[tuple[str, str]] = ("fc1", "fc2")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
         vision = vision_part(config)
@@ -61,7 +65,6 @@ class QwenTower(VisionFamily):
     num_levels: int = 1
 
     def processor(self, described: Config) -> PictureProcessor:
-        """See `VisionFamily`."""
         return QwenPictures(described, self.tower_facts.cut, self.tables)
 
     def tables(self, rows: int, columns: int) -> dict[str, Array]:
@@ -70,8 +73,7 @@ class QwenTower(VisionFamily):
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 
-    def tower(self, weights: Weights) -> ov.Model:
-        """See `VisionFamily`."""
+    def tower(self, weights: Weights) -> TowerGraph:
         facts, body = self.tower_facts, tower_body(weights)
         patches = tower_input(PATCHES, -1, facts.cut.width)
         positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
@@ -84,10 +86,8 @@ class QwenTower(VisionFamily):
         for index in range(facts.num_layers):
             x = self.block(x, body.at(f"blocks.{index}"), angles, None if self.sees_all(index) else windows)
             levels.extend(self.level(x, body, index))
-        embeddings = concat([self.last(x, body), *levels])
-        embeddings.set_names({EMBEDDINGS})
         inputs = [patches, positions, *learnt, *(windows.inputs if windows is not None else [])]
-        return ov.Model([embeddings], inputs, "tower")
+        return TowerGraph(concat([self.last(x, body), *levels]), inputs)
 
     def learnt_inputs(self) -> list[Any]:
         """Inputs of the graph for places, besides positions that turn heads; few families have any."""
@@ -105,13 +105,14 @@ class QwenTower(VisionFamily):
         """True if patches see the whole picture in that layer."""
         return True
 
-    @abstractmethod
     def norm(self, x: Node, weights: Weights) -> Node:
         """The family's norm."""
+        return layer_norm(x, weights, NORM_EPSILON)
 
-    @abstractmethod
     def mlp(self, x: Node, weights: Weights) -> Node:
         """The MLP, which takes each patch alone."""
+        up, down = (weights.at(name) for name in self.mlp_names)
+        return plain_mlp(x, up, down, self.tower_facts.inner_size, self.tower_facts.activation)
 
     def block(self, x: Node, weights: Weights, angles: Angles, windows: Windows | None) -> Node:
         """One layer. Shapes: [patches, hidden] -> the same."""
@@ -134,26 +135,15 @@ class Qwen2VL(QwenTower):
     """Qwen2-VL: patches see the whole picture."""
 
     def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
-        """See `QwenTower`."""
         check_output(vision, "hidden_size", hidden_size)
         inner_size = vision.positive("mlp_ratio", 4.0) * vision.count("embed_dim")
         return read_tower(vision, hidden_key="embed_dim", inner_size=int(inner_size), activation="quick_gelu")
-
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """See `QwenTower`."""
-        return layer_norm(x, weights, NORM_EPSILON)
-
-    def mlp(self, x: Node, weights: Weights) -> Node:
-        """See `QwenTower`."""
-        facts = self.tower_facts
-        return plain_mlp(x, weights.at("fc1"), weights.at("fc2"), facts.inner_size, facts.activation)
 
 
 class Qwen25VL(QwenTower):
     """Qwen2.5-VL: in most layers patches see a window."""
 
     def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
-        """See `QwenTower`."""
         check_output(vision, "out_hidden_size", hidden_size)
         vision.skip("tokens_per_second")  # of films
         inner_size = vision.count("intermediate_size")
@@ -163,17 +153,14 @@ class Qwen25VL(QwenTower):
         return facts
 
     def tables(self, rows: int, columns: int) -> dict[str, Array]:
-        """See `QwenTower`."""
         cut = self.tower_facts.cut
         tables = super().tables(rows, columns)
         return tables | window_tables(cut, rows, columns, self._side) if self._has_windows else tables
 
     def windows(self) -> Windows | None:
-        """See `QwenTower`."""
         return Windows((self._side * self.tower_facts.cut.merge) ** 2) if self._has_windows else None
 
     def sees_all(self, index: int) -> bool:
-        """See `QwenTower`."""
         return index in self._whole
 
     @property
@@ -181,11 +168,9 @@ class Qwen25VL(QwenTower):
         return len(self._whole) < self.tower_facts.num_layers
 
     def norm(self, x: Node, weights: Weights) -> Node:
-        """See `QwenTower`."""
         return rms_norm(x, weights, NORM_EPSILON)
 
     def mlp(self, x: Node, weights: Weights) -> Node:
-        """See `QwenTower`."""
         facts = self.tower_facts
         gate, up, down = (weights.at(f"{name}_proj") for name in ("gate", "up", "down"))
         return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=True)

@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from dragoman.models.blocks.mlp import plain_mlp
 from dragoman.models.blocks.nodes import add, reshape
-from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import Config
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, embedding_table
 from dragoman.models.vision.blocks import dense_tensor, tower_input
 from dragoman.models.vision.qwen2_vl import QwenTower, layer_indexes
 from dragoman.models.vision.qwen_blocks import (
-    NORM_EPSILON,
     TowerFacts,
     check_output,
     merged,
@@ -37,9 +34,9 @@ class Qwen3VL(QwenTower):
     """Qwen3-VL: learnt positions, stretched over the picture, and levels that go into the decoder's first layers."""
 
     has_patch_bias = True
+    mlp_names = ("linear_fc1", "linear_fc2")
 
     def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
-        """See `QwenTower`."""
         check_output(vision, "out_hidden_size", hidden_size)
         inner_size = vision.count("intermediate_size")
         facts = read_tower(vision, hidden_key="hidden_size", inner_size=inner_size, activation="gelu_pytorch_tanh")
@@ -65,26 +62,14 @@ class Qwen3VL(QwenTower):
         }
 
     def learnt_inputs(self) -> list[Any]:
-        """See `QwenTower`."""
         return [tower_input(CORNERS, 4, -1, dtype=ov.Type.i64), tower_input(SHARES, 4, -1)]
 
     def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
-        """See `QwenTower`."""
         table = dense_tensor(body.at("pos_embed"), (self._side**2, self.tower_facts.hidden_size))
         corners, shares = (parameter.output(0) for parameter in inputs)
         return add(x, weighted_rows(embedding_table(table, body.storage), corners, shares))
 
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """See `QwenTower`."""
-        return layer_norm(x, weights, NORM_EPSILON)
-
-    def mlp(self, x: Node, weights: Weights) -> Node:
-        """See `QwenTower`."""
-        facts = self.tower_facts
-        return plain_mlp(x, weights.at("linear_fc1"), weights.at("linear_fc2"), facts.inner_size, facts.activation)
-
     def level(self, x: Node, body: Weights, index: int) -> list[Node]:
-        """See `QwenTower`."""
         if index not in self._levels:
             return []
         merger = body.at(f"deepstack_merger_list.{self._levels.index(index)}")
@@ -92,7 +77,6 @@ class Qwen3VL(QwenTower):
         return [self._merged(normed, merger)]
 
     def last(self, x: Node, body: Weights) -> Node:
-        """See `QwenTower`."""
         merger = body.at("merger")
         return self._merged(self.norm(x, merger.at("norm")), merger)
 

@@ -22,6 +22,7 @@ from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision.blocks import full_attention, tower_input
 from dragoman.models.vision.qwen_pictures import Cut
+from dragoman.models.vision.transformer import found_at
 from dragoman.models.weights import Weights
 
 WINDOW_ROWS, WINDOW_MASK, WINDOW_PLACES = "window_rows", "window_mask", "window_places"
@@ -155,8 +156,7 @@ def merged(x: Node, first: Weights, second: Weights, facts: TowerFacts, out_size
 
 def tower_body(weights: Weights) -> Weights:
     """The tower's tensors: as they were released, or as transformers writes them since its version 4.52."""
-    released = weights.at("visual")
-    return released if "patch_embed.proj.weight" in released else weights.at("model.visual")
+    return found_at(weights, ("model.visual", "visual"), "patch_embed.proj.weight")
 
 
 def weighted_rows(table: Node, corners: Node, shares: Node) -> Node:

@@ -93,13 +93,11 @@ class QwenPictures:
         pixels.refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """See `PictureProcessor`."""
         resized = self._size(width, height, detail)
         columns, rows = (length // self._cut.side for length in resized)
         return PictureLayout(PLACEHOLDER * (rows * columns), rows * columns, (rows, columns))
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """See `PictureProcessor`."""
         size = self._size(picture.width, picture.height, detail)
         resized = np.asarray(pixels.as_image(picture).resize(size, self._resample))
         patch = self._cut.patch

@@ -6,10 +6,11 @@ the decoder's size (families do). Sources: CLIP, arXiv:2103.00020; SigLIP, arXiv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, unsqueeze
 from dragoman.models.blocks.norms import layer_norm
@@ -115,14 +116,21 @@ def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> V
     """
     config.assume(model_type=kind)
     kind = config.choice("model_type", (CLIP, SIGLIP))
-    config.assume(**{**_SIZES, **_ASSUMED[kind], **assumed})
-    config.expect(num_channels=3)
     config.skip(*_HARMLESS.split())
+    return read_sizes(config, kind, {**_SIZES, **_ASSUMED[kind], **assumed})
+
+
+def read_sizes(
+    config: Config, kind: str, assumed: Mapping[str, Any], image_size: int | None = None
+) -> VisionTransformer:
+    """The tower of that kind. `image_size`: where config.json does not say it. Raises: as `read_transformer`."""
+    config.assume(**assumed)
+    config.expect(num_channels=3)
     tower = VisionTransformer(
         kind,
         config.count("hidden_size"),
         config.count("num_hidden_layers"),
-        config.count("image_size"),
+        image_size or config.count("image_size"),
         config.count("patch_size"),
         LayerSizes(
             config.count("num_attention_heads"),
@@ -139,14 +147,26 @@ def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> V
     return tower
 
 
+def found_at(weights: Weights, places: Sequence[str], *known: str) -> Weights:
+    """The weights below the first of these places that has one of the known tensors, else below the first place."""
+    views = [weights.at(place) for place in places]
+    return next((view for view in views if any(name in view for name in known)), views[0])
+
+
 def tower_weights(weights: Weights) -> Weights:
     """Those of the tower, wherever the checkpoint keeps them."""
     places = ("vision_tower.vision_model", "model.vision_tower.vision_model", "model.vision_tower", "vision_tower")
-    known = "embeddings.patch_embedding.weight"
-    return next((weights.at(place) for place in places if known in weights.at(place)), weights.at(places[0]))
+    return found_at(weights, places, "embeddings.patch_embedding.weight")
 
 
-def projector_weights(weights: Weights, known: str) -> Weights:
+def projector_weights(weights: Weights, known: str = "linear_1.weight") -> Weights:
     """Those of what lies between tower and decoder; `known`: a tensor that it has."""
-    places = ("multi_modal_projector", "model.multi_modal_projector")
-    return next((weights.at(place) for place in places if known in weights.at(place)), weights.at(places[0]))
+    return found_at(weights, ("multi_modal_projector", "model.multi_modal_projector"), known)
+
+
+def projected(
+    x: Node, first: Weights, second: Weights, sizes: tuple[int, int], activation: str, *, bias: bool = True
+) -> Node:
+    """Vectors of the decoder's size, by two products of these `sizes` with an activation between them."""
+    raised = ACTIVATIONS[activation](linear(x, first, sizes[0], bias=bias))
+    return linear(raised, second, sizes[1], bias=bias)

@@ -1,7 +1,7 @@
 """The families of networks over whole texts, and which of them a config.json means.
 
-Does: list and choose. Does not: read weights. A new family is a file here and a line in `FAMILIES`; decoders are those of
-`models.families`.
+Does: choose. Does not: read weights. A new family is a file here and a line in `architectures.ENCODERS`; decoders are those
+of `models.families`.
 """
 
 from __future__ import annotations
@@ -10,26 +10,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from dragoman.models.architectures import ENCODERS, FAMILIES
 from dragoman.models.config import Config, ModelError, shown
-from dragoman.models.families import FAMILIES as DECODERS
 from dragoman.models.families import read_model
 from dragoman.models.pooling.families.base import TextFamily
 from dragoman.models.sources.quantised import QUANTISATION_KEYS
-
-FAMILIES: Mapping[str, str] = {
-    "Bert": "bert.Bert",
-    "Camembert": "bert.Roberta",
-    "DistilBert": "bert.DistilBert",
-    "Gte": "turned_bert.Gte",
-    "JinaEmbeddingsV3": "turned_bert.Jina",
-    "MPNet": "bert.MPNet",
-    "ModernBert": "modernbert.ModernBert",
-    "New": "turned_bert.Gte",
-    "NomicBert": "turned_bert.Nomic",
-    "Roberta": "bert.Roberta",
-    "XLMRoberta": "bert.Roberta",
-}
-"""What an architecture's name begins with, and what reads it."""
 
 TASKS, _WITH_TASKS = "lora_adaptations", "turned_bert.JinaTasks"
 """The key of XLM-RoBERTa's config.json that tells Jina Embeddings 3 as it was released, and what reads that."""
@@ -64,7 +49,7 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
             if name == _EURO and head in (SCORER, GENERATOR):
                 return None  # its head is another
             name = _BODIES.get(name, name)
-            return (name, head) if name in FAMILIES or f"{name}{GENERATOR}" in DECODERS else None
+            return (name, head) if name in ENCODERS or f"{name}{GENERATOR}" in FAMILIES else None
     return None
 
 
@@ -72,7 +57,7 @@ def is_encoder(architecture: str) -> bool:
     """True if the architecture is one of texts read in both directions, which generate nothing."""
     parts = parts_of(architecture)
     is_euro = architecture.startswith(_EURO)
-    return parts is not None and (parts[0] in FAMILIES or is_euro) and parts[1] != GENERATOR
+    return parts is not None and (parts[0] in ENCODERS or is_euro) and parts[1] != GENERATOR
 
 
 def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tuple[int, ...] = ()) -> TextFamily:
@@ -83,7 +68,7 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
     architecture = architecture_of(raw_config)
     parts = parts_of(architecture)
     if parts is None:
-        heads = ", ".join(f"{name}Model" for name in FAMILIES)
+        heads = ", ".join(f"{name}Model" for name in ENCODERS)
         raise ModelError(
             f"architecture {shown(architecture)} is not supported for embedding or scoring; supported: {heads}, and "
             "decoders that generate text"
@@ -92,7 +77,7 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
     if scores and not answer_ids and (head != SCORER or name in _WITHOUT_SCORES):
         raise ModelError(f"architecture {architecture} has no scoring head; option task=embed serves its embeddings")
     used = {key: value for key, value in raw_config.items() if key not in _OURS}
-    if name not in FAMILIES:
+    if name not in ENCODERS:
         from dragoman.models.pooling.families.decoders import Decoder
 
         is_euro = architecture.startswith(_EURO)
@@ -104,7 +89,7 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
         family = read_model({**used, "architectures": [f"{name}{GENERATOR}"]})
         is_causal = raw_config.get("is_causal") is not False and not is_euro
         return Decoder(family, scores=scores, is_causal=is_causal, sees_behind=sees_behind, answer_ids=answer_ids)
-    module, _, kind = (_WITH_TASKS if name == "XLMRoberta" and TASKS in used else FAMILIES[name]).partition(".")
+    module, _, kind = (_WITH_TASKS if name == "XLMRoberta" and TASKS in used else ENCODERS[name]).partition(".")
     config = Config(used)
     config.skip(*QUANTISATION_KEYS)
     model: TextFamily = getattr(import_module(f"{__name__}.{module}"), kind)(config, scores=scores)

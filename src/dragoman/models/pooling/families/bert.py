@@ -80,7 +80,6 @@ class Bert(TextFamily):
         return 0
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """See `TextFamily`."""
         x = self.embed(texts, body.at("embeddings"))
         for index in range(self.facts.num_layers):
             is_last = index == self.facts.num_layers - 1
@@ -100,13 +99,11 @@ class Bert(TextFamily):
         return layer_norm(x, weights.at("LayerNorm"), self.epsilon)
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """See `TextFamily`."""
         size = self.facts.hidden_size
         pooled = ops.tanh(linear(hidden, weights.at("bert.pooler.dense").careful(), size, bias=True)).output(0)
         return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
-        """See `TextFamily`."""
         at = "cls.predictions"
         names = f"{at}.transform.dense", f"{at}.transform.LayerNorm", f"{at}.decoder.weight", f"{at}.bias"
         return WordHead(*names, self.layer.activation, self.epsilon)
@@ -120,18 +117,15 @@ class Roberta(Bert):
     architecture: ClassVar[str] = "XLMRobertaModel"
 
     def read_offset(self, config: Config) -> int:
-        """See `Bert`."""
         return config.count("pad_token_id", 1, least=0) + 1
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """See `TextFamily`."""
         head = weights.at("classifier")
         size = self.facts.hidden_size
         pooled = ops.tanh(linear(hidden, head.at("dense").careful(), size, bias=True)).output(0)
         return linear(pooled, head.at("out_proj").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
-        """See `TextFamily`."""
         names = "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.weight", "lm_head.bias"
         return WordHead(*names, "gelu", self.epsilon)
 
@@ -162,13 +156,11 @@ class DistilBert(Bert):
         super().__init__(config, scores=scores)
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """See `TextFamily`."""
         size = self.facts.hidden_size
         pooled = ops.relu(linear(hidden, weights.at("pre_classifier").careful(), size, bias=True)).output(0)
         return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
-        """See `TextFamily`."""
         names = "vocab_transform", "vocab_layer_norm", "vocab_projector.weight", "vocab_projector.bias"
         return WordHead(*names, self.layer.activation, self.epsilon)
 
@@ -192,7 +184,6 @@ class MPNet(Roberta):
         self.facts = replace(self.facts, num_distances=self.facts.max_tokens)
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """See `TextFamily`."""
         table = body.at("encoder.relative_attention_bias").matrix(self.num_buckets, self.attention.num_heads)
         if isinstance(table, PackedMatrix):
             raise ModelError("the position biases are packed, allowed: plain numbers")

@@ -59,14 +59,12 @@ class Decoder(TextFamily):
         )
 
     def build(self, weights: Weights) -> Any:
-        """See `TextFamily`."""
         family = self.family
         family.layouts = (*family.layouts, Layout("", "lm_head"))
         self.unread = (*family.unread, *self.unread, *([] if self.answer_ids else [r"^lm_head\."]))  # type: ignore[misc]
         return super().build(weights)
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """See `TextFamily`."""
         family = self.family
         layout = family._layout(body)
         whole = body.at(layout.body)
@@ -105,6 +103,5 @@ class _Layer(LayerInputs):
         self.whole_texts = texts
 
     def keep(self, x: Node) -> Node:
-        """See `LayerInputs`."""
         assert self.whole_texts is not None
         return self.whole_texts.keep(x) if self._is_last else x

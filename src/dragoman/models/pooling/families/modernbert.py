@@ -82,7 +82,6 @@ class ModernBert(TextFamily):
         return rules[0], rules[1]
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """See `TextFamily`."""
         embeddings = body.at("embeddings")
         x = rows_of(texts.token_ids, embeddings.at("tok_embeddings"), self.facts.vocab_size, self.facts.hidden_size)
         x = self._norm(x, embeddings.at("norm"))
@@ -119,14 +118,12 @@ class ModernBert(TextFamily):
         return add(x, gated_mlp(inside, gated, raised, down, self.inner_size, self.activation, bias=self.has_mlp_bias))
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """See `TextFamily`."""
         head = weights.at("head")
         dense = linear(hidden, head.at("dense").careful(), self.facts.hidden_size, bias=self.has_head_bias)
         normed = self._norm(ACTIVATIONS[self.head_activation](dense), head.at("norm"))
         return linear(normed, weights.at("classifier").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
-        """See `TextFamily`."""
         names = "head.dense", "head.norm", "decoder.weight", "decoder.bias"
         biases = self.has_head_bias, self.has_norm_bias, self.has_word_bias
         return WordHead(*names, self.head_activation, self.epsilon, *biases)

@@ -105,7 +105,6 @@ class TurnedBert(TextFamily):
         raise scaling.error("type", "no rope_scaling")
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """See `TextFamily`."""
         facts, names = self.facts, self.names
         table = body.at("embeddings")
         x = self.embedded(texts, table)
@@ -155,7 +154,6 @@ class TurnedBert(TextFamily):
         return linear(multiply(ACTIVATIONS[self.act](gated), raised), down, self.facts.hidden_size, bias=True)
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """See `TextFamily`."""
         pooler = weights.at(self._prefix(weights)).at("pooler.dense").careful()
         pooled = ops.tanh(linear(hidden, pooler, self.facts.hidden_size, bias=True)).output(0)
         return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
@@ -239,7 +237,6 @@ class Gte(TurnedBert):
         super().__init__(config, scores=scores)
 
     def read_ntk(self, scaling: Config) -> float:
-        """See `TurnedBert`."""
         kind = scaling.choice("type", ("ntk",), "ntk")
         factor = scaling.positive("factor")
         scaling.expect(mixed_b=None, rope_type=kind)
@@ -247,7 +244,6 @@ class Gte(TurnedBert):
         return factor
 
     def word_head(self) -> WordHead:
-        """See `TextFamily`."""
         names = "lm_head.dense", "lm_head.norm", "lm_head.decoder.weight", "lm_head.decoder.bias"
         return WordHead(*names, self.act, self.norm_epsilon)
 
@@ -293,14 +289,12 @@ class JinaTasks(Jina):
             raise config.error("type_vocab_size", "1")
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """See `TextFamily`."""
         assert texts.tasks is not None
         facts = self.facts
         body.adapting = TaskAdapters(texts.tasks, body.root(), facts.num_tasks, facts.task_rank, self.scale)
         return super().hidden(texts, body)
 
     def embedded(self, texts: WholeTexts, table: Weights) -> Node:
-        """See `TurnedBert`."""
         x, size, adapters = super().embedded(texts, table), self.facts.hidden_size, table.adapting
         assert isinstance(adapters, TaskAdapters)
         words, types = (table.at(f"{name}_embeddings").name() for name in ("word", "token_type"))

@@ -15,7 +15,7 @@ import numpy as np
 
 from dragoman.errors import ModelError
 from dragoman.gguf.header import GgufTensor
-from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.base import Array, LazyRows, PackedMatrix
 from dragoman.models.sources.mxfp4 import Mxfp4Matrix
 
 NUMBERS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -88,10 +88,8 @@ class MappedFiles:
         self._mapped.clear()
 
 
-class QuantisedRows:
+class QuantisedRows(LazyRows):
     """Rows of a quantised type [out, in]; `np.asarray` of them or of a part has the values, f32."""
-
-    dtype = np.dtype(np.float32)
 
     def __init__(
         self,
@@ -118,10 +116,7 @@ class QuantisedRows:
     @property
     def shape(self) -> tuple[int, int]:
         """[out, in]."""
-        return len(self), self._num_columns
-
-    def __len__(self) -> int:
-        return len(self._stored if self.order is None else self.order)
+        return len(self._stored if self.order is None else self.order), self._num_columns
 
     def __getitem__(self, rows: slice | Array) -> QuantisedRows:
         """These rows; nothing is copied before their bytes are read."""
@@ -133,14 +128,14 @@ class QuantisedRows:
         order = np.arange(len(self)) if self.order is None else self.order
         return QuantisedRows(self._stored, self.type_name, self._num_columns, order[rows], self.place)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def values(self) -> Array:
+        """All values."""
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
         with np.errstate(invalid="ignore", over="ignore"):  # NaN scales are found when the weights are stored
             values: Array = dequantize(np.ascontiguousarray(self.data), GGMLQuantizationType[self.type_name])
-        values = values.reshape(self.shape)
-        return values if dtype is None else values.astype(dtype, copy=False)
+        return values.reshape(self.shape)
 
 
 def stored_rows(

@@ -7,10 +7,10 @@ memory, once per start, on any thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _SCALE_BYTES = 2
 
 
 class GgufWeights:
-    """See `opening.StoredWeights`."""
+    """The weights of a GGUF file, see `SafetensorsWeights`."""
 
     def __init__(self, model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
         """Raises: ModelError."""
@@ -73,24 +73,21 @@ class GgufWeights:
         """Of every tensor, as a checkpoint has it."""
         return {name: entry.shape for name, entry in self._entries.items()}
 
-    def open(self) -> GgufSource:
+    @contextmanager
+    def open(self) -> Iterator[GgufSource]:
         """The tensors."""
-        return GgufSource(self._model, self._entries, MappedFiles(**self._keeps))
+        files = MappedFiles(**self._keeps)
+        try:
+            yield GgufSource(self._model, self._entries, files)
+        finally:
+            files.close()
 
 
 class GgufSource:
-    """The tensors of one model by their Hugging Face names. A context manager."""
+    """The tensors of one model by their Hugging Face names."""
 
     def __init__(self, model: GgufModel, tensors: dict[str, Entry], files: MappedFiles) -> None:
         self._model, self._entries, self._files = model, tensors, files
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._files.close()
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries

@@ -1,0 +1,158 @@
+"""The architectures that load, by their names in config.json, and the modules that read them.
+
+Does: list, and find the architecture that a `model_type` means. Does not: import those modules (`families` do).
+"""
+
+from __future__ import annotations
+
+TOWERS: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
+    "Gemma4ForConditionalGeneration": "gemma4.Gemma4",
+    "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
+    "InternVLChatModel": "internvl_chat.InternVLChat",
+    "InternVLForConditionalGeneration": "internvl.InternVL",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl.Lfm2Vl",
+    "LlavaForConditionalGeneration": "llava.Llava",
+    "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
+    "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
+    "Mistral3ForConditionalGeneration": "mistral3.Mistral3",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_vl.Qwen25VL",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl.Qwen2VL",
+    "Qwen3_5ForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "SmolVLMForConditionalGeneration": "idefics3.Idefics3",
+}
+"""Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
+
+FAMILIES: dict[str, str] = {
+    "AfmoeForCausalLM": "afmoe.Afmoe",
+    "ApertusForCausalLM": "plain_mlp.Apertus",
+    "ArceeForCausalLM": "plain_mlp.Arcee",
+    "BambaForCausalLM": "bamba.Bamba",
+    "BloomForCausalLM": "bloom.Bloom",
+    "CodeGenForCausalLM": "gpt_j.CodeGen",
+    "Cohere2ForCausalLM": "cohere.Cohere2",
+    "CohereForCausalLM": "cohere.Cohere",
+    "DeepseekV2ForCausalLM": "deepseek.DeepseekV2",
+    "DeepseekV3ForCausalLM": "deepseek.DeepseekV3",
+    "Dots1ForCausalLM": "dots1.Dots1",
+    "Ernie4_5_MoeForCausalLM": "ernie_experts.ErnieExperts",
+    "Ernie4_5ForCausalLM": "relatives.Ernie45",
+    "Exaone4ForCausalLM": "exaone4.Exaone4",
+    "ExaoneMoEForCausalLM": "exaone_experts.ExaoneExperts",
+    "ExaoneMoeForCausalLM": "exaone_experts.ExaoneExperts",
+    "FalconForCausalLM": "falcon.Falcon",
+    "FalconH1ForCausalLM": "falcon_h1.FalconH1",
+    "FalconMambaForCausalLM": "mamba.FalconMamba",
+    "Gemma2ForCausalLM": "gemma.Gemma2",
+    "Gemma3ForCausalLM": "gemma.Gemma3",
+    "Gemma3nForCausalLM": "gemma3n.Gemma3n",
+    "Gemma3nForConditionalGeneration": "vision.text_model",
+    "Gemma4ForCausalLM": "gemma4.Gemma4",
+    "GemmaForCausalLM": "gemma.Gemma",
+    "Glm4ForCausalLM": "glm.Glm4",
+    "Glm4MoeForCausalLM": "glm_experts.GlmExperts",
+    "Glm4MoeLiteForCausalLM": "glm_experts.GlmLite",
+    "GlmForCausalLM": "glm.Glm",
+    "GPT2LMHeadModel": "gpt2.Gpt2",
+    "GPTBigCodeForCausalLM": "gpt_bigcode.GptBigCode",
+    "GPTJForCausalLM": "gpt_j.GptJ",
+    "GPTNeoForCausalLM": "gpt_neo.GptNeo",
+    "GPTNeoXForCausalLM": "gpt_neox.GptNeoX",
+    "GptOssForCausalLM": "gpt_oss.GptOss",
+    "GraniteForCausalLM": "granite.Granite",
+    "GraniteMoeForCausalLM": "granite_experts.GraniteExperts",
+    "GraniteMoeHybridForCausalLM": "granite_hybrid.GraniteHybrid",
+    "GraniteMoeSharedForCausalLM": "granite_experts.GraniteSharedExperts",
+    "HeliumForCausalLM": "helium.Helium",
+    "HunYuanDenseV1ForCausalLM": "hunyuan.HunyuanDense",
+    "HunYuanMoEV1ForCausalLM": "hunyuan_experts.HunyuanExperts",
+    "InternLM2ForCausalLM": "internlm2.InternLM2",
+    "InternVLChatModel": "vision.internvl_text_model",
+    "JambaForCausalLM": "jamba.Jamba",
+    "Jais2ForCausalLM": "plain_mlp.Jais2",
+    "Lfm2ForCausalLM": "lfm2.Lfm2",
+    "Lfm2MoeForCausalLM": "lfm2_experts.Lfm2Experts",
+    "Llama4ForCausalLM": "llama4.Llama4",
+    "Llama4ForConditionalGeneration": "vision.text_model",
+    "LlamaForCausalLM": "llama.Llama",
+    "MambaForCausalLM": "mamba.Mamba",
+    "Mamba2ForCausalLM": "mamba2.Mamba2",
+    "MiniMaxM2ForCausalLM": "minimax.MiniMaxM2",
+    "Ministral3ForCausalLM": "mistral4.Ministral3",
+    "Mistral4ForCausalLM": "mistral4.Mistral4",
+    "MistralForCausalLM": "mistral.Mistral",
+    "MixtralForCausalLM": "mixtral.Mixtral",
+    "MPTForCausalLM": "mpt.Mpt",
+    "MptForCausalLM": "mpt.Mpt",
+    "NemotronHForCausalLM": "nemotron_h.NemotronH",
+    "NemotronForCausalLM": "plain_mlp.Nemotron",
+    "Olmo2ForCausalLM": "olmo.Olmo2",
+    "Olmo3ForCausalLM": "olmo.Olmo3",
+    "OlmoeForCausalLM": "olmo_experts.OlmoExperts",
+    "OlmoForCausalLM": "olmo.Olmo",
+    "OPTForCausalLM": "opt.Opt",
+    "Phi3ForCausalLM": "phi3.Phi3",
+    "PhiForCausalLM": "phi.Phi",
+    "PhiMoEForCausalLM": "phi_experts.PhiExperts",
+    "PhimoeForCausalLM": "phi_experts.PhiExperts",
+    "Qwen2ForCausalLM": "qwen.Qwen2",
+    "Qwen2MoeForCausalLM": "qwen_experts.Qwen2Experts",
+    "Qwen3_5ForCausalLM": "qwen3_5.Qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen_next.Qwen35Experts",
+    "Qwen3ForCausalLM": "qwen.Qwen3",
+    "Qwen3MoeForCausalLM": "qwen_experts.Qwen3Experts",
+    "Qwen3NextForCausalLM": "qwen_next.Qwen3Next",
+    "RecurrentGemmaForCausalLM": "recurrent_gemma.RecurrentGemma",
+    "RWForCausalLM": "falcon.Falcon",
+    "SeedOssForCausalLM": "relatives.SeedOss",
+    "SmolLM3ForCausalLM": "smollm3.SmolLM3",
+    "SolarOpenForCausalLM": "glm_experts.SolarOpen",
+    "StableLmForCausalLM": "stablelm.StableLm",
+    "Starcoder2ForCausalLM": "starcoder2.Starcoder2",
+    "Zamba2ForCausalLM": "zamba2.Zamba2",
+}
+FAMILIES |= {name: "vision.text_model" for name in TOWERS if name not in FAMILIES}
+"""What reads each architecture that generates text: a class of a module of `families`, or a function that chooses one."""
+
+ENCODERS: dict[str, str] = {
+    "Bert": "bert.Bert",
+    "Camembert": "bert.Roberta",
+    "DistilBert": "bert.DistilBert",
+    "Gte": "turned_bert.Gte",
+    "JinaEmbeddingsV3": "turned_bert.Jina",
+    "MPNet": "bert.MPNet",
+    "ModernBert": "modernbert.ModernBert",
+    "New": "turned_bert.Gte",
+    "NomicBert": "turned_bert.Nomic",
+    "Roberta": "bert.Roberta",
+    "XLMRoberta": "bert.Roberta",
+}
+"""What an architecture's name begins with, and what reads it."""
+
+# Heads of an architecture's name, that of a model that sees first.
+_HEADS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "Model")
+# Types that are spelled otherwise than the architecture.
+_OTHER_TYPES = {
+    "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+    "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
+    "RefinedWeb": "FalconForCausalLM",
+    "RefinedWebModel": "FalconForCausalLM",
+}
+
+
+def architecture_of_type(model_type: str) -> str | None:
+    """The architecture that a config.json means by its `model_type` alone, as tools write that save a config by itself."""
+    heads = _HEADS[1:] if model_type.endswith("_text") else _HEADS
+    wanted = _letters(model_type.removesuffix("_text"))
+    known = (*FAMILIES, *(f"{name}Model" for name in ENCODERS))
+    found = (
+        name for head in heads for name in known if name.endswith(head) and _letters(name.removesuffix(head)) == wanted
+    )
+    return _OTHER_TYPES.get(model_type) or next(found, None)
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
