@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -92,74 +92,47 @@ def _encoded(encode: Callable[[], T]) -> T:
 
 
 class HfTokenizer:
-    """A `Tokenizer` over the `tokenizers` library. Owns `file`, whose truncation and padding it switches off."""
+    """A `Tokenizer` over the `tokenizers` library. Owns `file`, whose truncation and padding it switches off.
+
+    `facts`: the contents of the files besides tokenizer.json. `control_tokens`: by the texts that become them anywhere.
+    """
 
     def __init__(self, file: TokenizerFile, facts: TextFiles) -> None:
         file.no_truncation()
         file.no_padding()
         _keep_no_words(file)
         self._file = file
-        self._facts = facts
+        self.facts = facts
         self._register_special_tokens()
         added = file.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         texts = {token_id: token.content for token_id, token in added.items()}
-        self._control_tokens = {token.content: token for token in added.values() if token.special and token.content}
+        self.control_tokens = {token.content: token for token in added.values() if token.special and token.content}
         self._bracketed_ids = frozenset(one for one, text in texts.items() if text[:1] == "<" and text[-1:] == ">")
-        self._vocab_size = max([file.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added)])
+        self.vocab_size = max([file.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added)])
         self._decoder = TokenDecoder(json.loads(file.decoder.__getstate__()) if file.decoder is not None else None)
-        self._bos_token_id = self._named_id("bos_token", facts.bos_token_id)
-        self._eos_token_id = self._named_id("eos_token", next(iter(facts.eos_token_ids), None))
-        own_eos = () if self._eos_token_id is None else (self._eos_token_id,)
-        self._eos_token_ids = frozenset((*facts.eos_token_ids, *own_eos))
-        self._fim_tokens = self._find_fim_tokens()
+        self.bos_token_id = self._named_id("bos_token", facts.bos_token_id)
+        self.eos_token_id = self._named_id("eos_token", next(iter(facts.eos_token_ids), None))
+        own_eos = () if self.eos_token_id is None else (self.eos_token_id,)
+        self.eos_token_ids = frozenset((*facts.eos_token_ids, *own_eos))
+        self.fim_tokens = self._find_fim_tokens()
         self._pieces = TokenPieces(self)
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the highest token id."""
-        return self._vocab_size
 
     @cached_property
     def max_token_chars(self) -> int:
         """The longest token, twice over: normalizers join characters before they look tokens up."""
         return 2 * self._decoder.longest(self._file.get_vocab(with_added_tokens=True))
 
-    @property
-    def bos_token_id(self) -> int | None:
-        """The begin-of-sequence token."""
-        return self._bos_token_id
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The tokenizer's own end-of-sequence token."""
-        return self._eos_token_id
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """The tokenizer's end-of-sequence token and those of the generation config."""
-        return self._eos_token_ids
-
-    @property
-    def fim_tokens(self) -> FimTokens | None:
-        """The fill-in-the-middle tokens, if the vocabulary has a known set of them."""
-        return self._fim_tokens
-
-    @property
-    def facts(self) -> TextFiles:
-        """The contents of the files besides tokenizer.json."""
-        return self._facts
-
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of `text`. A bos token is never doubled, even if the text begins with one."""
         token_ids = _ids(self._file, text, add_special_tokens=add_special_tokens)
-        bos = self._bos_token_id
+        bos = self.bos_token_id
         if not add_special_tokens or bos is None:
             return token_ids
         has_bos = token_ids[:1] == [bos]
-        if has_bos and (token_ids[1:2] == [bos] or (self._facts.add_bos_token is False and self._adds_bos)):
+        if has_bos and (token_ids[1:2] == [bos] or (self.facts.add_bos_token is False and self._adds_bos)):
             return token_ids[1:]
-        return [bos, *token_ids] if self._facts.add_bos_token and not has_bos else token_ids
+        return [bos, *token_ids] if self.facts.add_bos_token and not has_bos else token_ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of several texts, without special ones; other threads work meanwhile, and on several texts at once."""
@@ -181,11 +154,6 @@ class HfTokenizer:
         """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
         return _ids(self._continuation_file, text, add_special_tokens=False)
 
-    @property
-    def control_tokens(self) -> Mapping[str, AddedToken]:
-        """The texts that become special tokens wherever they stand."""
-        return self._control_tokens
-
     def encode_plain(self, text: str, *, is_first: bool) -> list[int]:
         """The tokens of `text`, of which none is special whatever it holds. `is_first`: as at the beginning of a prompt."""
         file = self._plain_file if is_first else self._plain_continuation_file
@@ -193,12 +161,12 @@ class HfTokenizer:
         if self._special_ids.isdisjoint(token_ids):
             return token_ids
         # A vocabulary may have such a text as one of its words: it is none without its first character.
-        cuts = [match.start() + 1 for match in re.finditer(f"(?={words_pattern(self._control_tokens)})", text)]
+        cuts = [match.start() + 1 for match in re.finditer(f"(?={words_pattern(self.control_tokens)})", text)]
         pieces = [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
         token_ids = _ids(file, pieces[0], add_special_tokens=False)
         for piece in pieces[1:]:
             token_ids += _ids(self._plain_continuation_file, piece, add_special_tokens=False)
-        shortest = {self._file.token_to_id(one) for one in self._control_tokens if len(one) == 1}
+        shortest = {self._file.token_to_id(one) for one in self.control_tokens if len(one) == 1}
         return [one for one in token_ids if one not in shortest]
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -229,7 +197,7 @@ class HfTokenizer:
     def _adds_bos(self) -> bool:
         """True if tokenizer.json's own rules put the bos token in front."""
         of_nothing = _encoded(lambda: self._file.encode("", add_special_tokens=True))
-        return of_nothing.ids[:1] == [self._bos_token_id]
+        return of_nothing.ids[:1] == [self.bos_token_id]
 
     @cached_property
     def _continuation_file(self) -> TokenizerFile:
@@ -262,18 +230,18 @@ class HfTokenizer:
         Tokens outside the vocabulary are left alone: the model has no rows for them.
         """
         known = {token.content for token in self._file.get_added_tokens_decoder().values() if token.special}
-        named = dict.fromkeys((*self._facts.special_tokens.values(), *self._facts.extra_special_tokens))
+        named = dict.fromkeys((*self.facts.special_tokens.values(), *self.facts.extra_special_tokens))
         missing = [text for text in named if text not in known and self._file.token_to_id(text) is not None]
         self._file.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
 
     def _named_id(self, name: str, fallback: int | None) -> int | None:
-        text = self._facts.special_tokens.get(name)
+        text = self.facts.special_tokens.get(name)
         token_id = None if text is None else self._file.token_to_id(text)
         return fallback if token_id is None else token_id
 
     def _find_fim_tokens(self) -> FimTokens | None:
         """The marks that the model's file names, else those of the first family whose names the vocabulary has."""
-        named = self._facts.fim_token_ids
+        named = self.facts.fim_token_ids
         repository = self._first_id(_REPOSITORY_NAMES) if "repository" not in named else named["repository"]
         file = self._first_id(_FILE_NAMES) if "file" not in named else named["file"]
         if "prefix" in named and "suffix" in named:

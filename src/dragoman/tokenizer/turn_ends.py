@@ -10,9 +10,10 @@ theirs would go on with turns that nobody asked for.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.errors import ServerError
+from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
 
@@ -27,26 +28,7 @@ _CONVERSATIONS: tuple[tuple[dict[str, Any], ...], ...] = (
 )
 
 
-class SpecialTokens(Protocol):
-    """The parts of a tokenizer that `turn_end_ids` uses."""
-
-    @property
-    def bos_token_id(self) -> int | None: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text."""
-        ...
-
-    def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
-        """The bytes of one token."""
-        ...
-
-    def is_special(self, token_id: int) -> bool:
-        """True for control tokens."""
-        ...
-
-
-def turn_end_ids(template: ChatTemplate, tokens: SpecialTokens, inside: Collection[int] = ()) -> frozenset[int]:
+def turn_end_ids(template: ChatTemplate, tokens: Tokenizer, inside: Collection[int] = ()) -> frozenset[int]:
     """The control tokens that come first after the assistant's words, in the last turn of a conversation and before others.
 
     `inside`: control tokens that may stand at the end of the words and do not end the turn. Empty if the template takes no
@@ -65,7 +47,7 @@ def _tail(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> str:
     return text.rpartition(_WORDS)[2] if _WORDS in text else ""
 
 
-def _first_special(tail: str, tokens: SpecialTokens, inside: Collection[int]) -> int | None:
+def _first_special(tail: str, tokens: Tokenizer, inside: Collection[int]) -> int | None:
     for token_id in tokens.encode(tail.lstrip(), add_special_tokens=False):
         if token_id in inside or not tokens.token_bytes(token_id).strip():
             continue

@@ -92,7 +92,6 @@ class _Chain:
         return [-1, *(int(size.get_length()) for size in list(self.end.get_partial_shape())[1:])]
 
     def numbers(self) -> list[Array]:
-        """The vectors that the operation reads."""
         return [] if self.norm is None else [self.norm.weight]
 
     def how(self) -> str:

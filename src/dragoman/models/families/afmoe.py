@@ -51,10 +51,8 @@ class Afmoe(BiasedExperts):
         return read_slides(config, all_but_every(config.count("global_attn_every_n_layers", 4)))
 
     def is_turned(self, index: int) -> bool:
-        """In a window."""
         return self.slides[index]
 
     def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By the hidden states."""
         gate = linear(layer.keep(x), weights.at("gate_proj"), layer.attention.output_width)
         return multiply(attended, ops.sigmoid(gate).output(0))

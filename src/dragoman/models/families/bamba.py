@@ -38,7 +38,6 @@ class Bamba(Llama):
         return self.attention_facts(config, index) if self.attends[index] else self.scan.facts
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By attention or by a scan."""
         if self.attends[layer.index]:
             return super().mix(x, weights, layer)
         return scanned(x, weights.at("mamba"), layer, self.scan)

@@ -33,7 +33,6 @@ class Cohere(Llama):
         super().__init__(config)
 
     def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
-        """With weights for each head."""
         size = width(x)
         weight = np.asarray(weights.tensor((num_heads, size)))
         return head_layer_norm(x, weight[:, pair_order(1, size, size)], self.norm_epsilon)  # as the dimensions of x
@@ -61,5 +60,4 @@ class Cohere2(Cohere):
         return read_slides(config, all_but_every(config.count("sliding_window_pattern", 4)))
 
     def is_turned(self, index: int) -> bool:
-        """In a window."""
         return self.slides[index]

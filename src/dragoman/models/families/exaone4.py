@@ -16,7 +16,6 @@ class Exaone4(Qwen3):
     layer_norms = NORMS_AFTER
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """There are none."""
         return False, False
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:

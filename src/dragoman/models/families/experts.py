@@ -56,7 +56,6 @@ class WithExperts(Llama):
         return add(routed, self.shared(x, weights, facts)) if facts.shared_size else routed
 
     def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
-        """The choice."""
         return route(x, weights.at(self.router_name), facts)
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
@@ -81,7 +80,6 @@ class ChosenWithBias(WithExperts):
     bias_name: ClassVar[str] = "gate.e_score_correction_bias"
 
     def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
-        """With the bias."""
         bias = weights.vector(facts.num_experts, self.bias_name)
         return route(x, weights.at(self.router_name), facts, choice_bias=bias)
 

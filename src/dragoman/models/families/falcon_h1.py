@@ -59,7 +59,6 @@ class FalconH1(Llama):
         return replace(facts, scale=facts.scale * config.number("key_multiplier", 1.0))
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By both, added."""
         scanned_x = scanned(scaled(x, self.scan_in_factor), weights.at("mamba"), layer, self.scan, self.scan_factors)
         attended = super().mix(scaled(x, self.in_factor), weights, layer)
         return add(scaled(scanned_x, self.scan_out_factor), scaled(attended, self.out_factor))

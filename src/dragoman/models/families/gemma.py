@@ -61,7 +61,6 @@ class Gemma2(Gemma):
         return read_slides(config, all_but_every(2))
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With scale and cap of its own."""
         scale = config.positive("query_pre_attn_scalar", 256.0) ** -0.5
         cap = config.number("attn_logit_softcapping", 0.0)
         return replace(super().attention_facts(config, index), scale=scale, softcap=cap)

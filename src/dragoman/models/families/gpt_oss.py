@@ -36,7 +36,6 @@ class GptOss(Llama):
     # --- config.json --------------------------------------------------------------------------------------------------
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Of all four."""
         return config.flag("attention_bias", True), config.flag("attention_bias", True)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
@@ -44,11 +43,9 @@ class GptOss(Llama):
         return read_slides(config, all_but_every(2))
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With sinks."""
         return replace(super().attention_facts(config, index), has_sinks=True)
 
     def mlp_facts(self, config: Config, index: int) -> ExpertFacts:
-        """In every layer."""
         num_experts = config.count("num_local_experts")
         active = active_count(config, "num_experts_per_tok", num_experts)
         rule = RoutingRule(score="chosen")

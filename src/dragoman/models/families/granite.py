@@ -23,7 +23,6 @@ class Granite(Llama):
         super().__init__(config)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With a scale of its own."""
         return replace(super().attention_facts(config, index), scale=config.number("attention_multiplier", 1.0))
 
     def residual(self, x: Node, change: Node) -> Node:

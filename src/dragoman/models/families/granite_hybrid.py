@@ -43,7 +43,6 @@ class GraniteHybrid(GraniteSharedExperts):
         return self.scan.facts if self.scans[index] else self.attention_facts(config, index)
 
     def is_turned(self, index: int) -> bool:
-        """If the model turns."""
         return self.turns
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
@@ -54,7 +53,6 @@ class GraniteHybrid(GraniteSharedExperts):
         return MlpFacts(config.count("shared_intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By attention or by a scan."""
         if self.scans[layer.index]:
             return scanned(x, weights.at("mamba"), layer, self.scan)
         return super().mix(x, weights, layer)

@@ -35,7 +35,6 @@ class HunyuanDense(Llama):
         return read_rotary(config, size, scaling=Config({"rope_theta": stretched}))
 
     def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm]:
-        """Each with weights."""
         return (
             lambda heads: self.norm(heads, weights.at("query_layernorm")),
             lambda heads: self.norm(heads, weights.at("key_layernorm")),

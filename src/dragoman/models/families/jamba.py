@@ -49,7 +49,6 @@ class Jamba(WithExperts):
         return facts if index % period == offset else None
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By attention or by a scan."""
         if layer.index in self.facts.recurrent_layers:
             mamba = weights.at("mamba")
             return scanned_by_channel(

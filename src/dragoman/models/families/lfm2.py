@@ -65,7 +65,6 @@ class Lfm2(Llama):
         return MlpFacts(_inner_size(config), "silu")
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By attention or by a convolution."""
         if self.attends[layer.index]:
             return super().mix(x, weights, layer)
         return self.convolution(x, weights.at("conv"), layer)

@@ -71,7 +71,6 @@ class Llama4(WithExperts):
         return facts if self.is_turned(index) else replace(facts, growth=self.growth)
 
     def is_turned(self, index: int) -> bool:
-        """As config.json says."""
         return self.turns[index]
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
@@ -92,7 +91,6 @@ class Llama4(WithExperts):
     # --- the graph ----------------------------------------------------------------------------------------------------
 
     def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm] | None:
-        """Without weights."""
         return (self._unit, self._unit) if self.norms_turned and self.turns[layer.index] else None
 
     def _unit(self, heads: Node) -> Node:

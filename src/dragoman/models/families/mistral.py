@@ -17,5 +17,4 @@ class Mistral(Llama):
         return read_slides(config, lambda _index: "sliding_window" in config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """There are none."""
         return False, False

@@ -23,5 +23,4 @@ class Phi3(Mistral):
         super().__init__(config)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
-        """The parts of one matrix."""
         return in_turn(weights.at("qkv_proj"), facts)

@@ -34,7 +34,6 @@ class PhiExperts(Mixtral):
         super().__init__(config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """As in Llama."""
         return Llama.attention_biases(self, config)
 
     def read_rotary(self, config: Config) -> RotaryReading:

@@ -31,5 +31,4 @@ class Qwen3(Qwen2):
     head_norms: HeadNorms = "each"
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """As in Llama."""
         return Llama.attention_biases(self, config)

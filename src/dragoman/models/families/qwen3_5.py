@@ -57,7 +57,6 @@ class Qwen35(Llama):
         return self.attention_facts(config, index) if self.attends[index] else self.delta_facts
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By attention or by a gated delta rule."""
         if self.attends[layer.index]:
             return super().mix(x, weights, layer)
         return self.delta(x, weights.at("linear_attn"), layer)
@@ -67,7 +66,6 @@ class Qwen35(Llama):
         return _alternating(weights, facts, 0), weights.at("k_proj"), weights.at("v_proj")
 
     def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By the hidden states."""
         facts = layer.attention
         gate = linear(x, _alternating(weights, facts, 1), facts.query_width, bias=self.has_qkv_bias)
         return multiply(attended, layer.keep(ops.sigmoid(gate).output(0)))

@@ -78,7 +78,6 @@ class RecurrentGemma(Llama):
         return MlpFacts(config.count("intermediate_size", least=2) // 2, activation)
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """By attention or by a recurrence."""
         block = weights.at(self.mixer_name)
         return self.attention(x, block, layer) if self.attends[layer.index] else self._recurrent(x, block, layer)
 

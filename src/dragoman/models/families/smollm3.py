@@ -30,5 +30,4 @@ class SmolLM3(Llama):
         return tuple(map(all_but_every(interval), range(num_layers)))
 
     def is_turned(self, index: int) -> bool:
-        """As config.json says."""
         return self.turns[index]

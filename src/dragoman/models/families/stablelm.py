@@ -31,6 +31,5 @@ class StableLm(Llama):
         return config.flag("use_qkv_bias"), False
 
     def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
-        """With weights for each head."""
         weight = np.stack([weights.at(str(head)).vector(width(x)) for head in range(num_heads)])
         return head_layer_norm(x, weight, self.norm_epsilon)

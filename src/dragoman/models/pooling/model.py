@@ -109,7 +109,6 @@ class LoadedPooler:
         return np.stack(rows) if self.recipe.kind == "embed" and not any(text.wants_tokens for text in texts) else rows
 
     def close(self) -> None:
-        """Let the runtime go."""
         self._request = self._words = None
 
     def _rows_of(self, output: Vectors, texts: Sequence[PooledText]) -> list[Vectors]:

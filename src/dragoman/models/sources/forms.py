@@ -22,7 +22,6 @@ class Turned(LazyRows):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[..., in, out]."""
         *others, rows, columns = self._stored.shape
         return (*others, columns, rows)
 
@@ -36,7 +35,6 @@ class Turned(LazyRows):
         return Turned(self._stored[index])
 
     def values(self) -> Array:
-        """All values."""
         return np.asarray(self._stored).swapaxes(-1, -2)
 
 
@@ -61,7 +59,6 @@ class Stack(LazyRows):
         return self._matrix(index)
 
     def values(self) -> Array:
-        """All values."""
         return np.stack([np.asarray(self._matrix(index)) for index in range(self.shape[0])])
 
 
@@ -73,7 +70,6 @@ class Joined(LazyRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
         return sum(part.shape[0] for part in self._parts), self._parts[0].shape[1]
 
     def __getitem__(self, rows: slice | Array) -> Any:
@@ -83,7 +79,6 @@ class Joined(LazyRows):
         return np.asarray(self)[rows]
 
     def values(self) -> Array:
-        """All values."""
         arrays = [np.asarray(part).astype(np.float32, copy=False) for part in self._parts]
         return np.stack(arrays, axis=1).reshape(self.shape) if self._takes_turns else np.concatenate(arrays)
 

@@ -40,7 +40,6 @@ class Fp8Matrix(LazyRows):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
         rows, columns = self._codes.shape
         return rows, columns
 
@@ -53,7 +52,6 @@ class Fp8Matrix(LazyRows):
         return Fp8Matrix(self._codes[rows], self._scales, self._row_blocks[rows], self._column_blocks)
 
     def values(self) -> Array:
-        """All values."""
         values: Array = _VALUES[self._codes.dtype][self._codes.view(np.uint8)]
         with np.errstate(over="ignore", invalid="ignore"):  # storing them checks for what is not finite
             values *= self._scales[self._row_blocks][:, self._column_blocks]

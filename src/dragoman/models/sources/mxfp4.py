@@ -44,7 +44,6 @@ class Mxfp4Matrix(LazyRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
         rows, groups = self._scales.shape
         return rows, groups * GROUP_SIZE
 
@@ -52,7 +51,6 @@ class Mxfp4Matrix(LazyRows):
         return Mxfp4Matrix(self._blocks[rows], self._scales[rows])
 
     def values(self) -> Array:
-        """All values."""
         exponents = self._scales.astype(np.int32)[:, :, None, None] - _BIAS
         values: Array = np.ldexp(_PAIRS[self._blocks], exponents).reshape(self.shape)
         return values
@@ -73,7 +71,6 @@ class TwiceMxfp4(LazyRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
         rows, groups, _ = self._blocks.shape
         return rows, groups * GROUP_SIZE
 
@@ -81,7 +78,6 @@ class TwiceMxfp4(LazyRows):
         return TwiceMxfp4(self._blocks[rows], self._scales[rows])
 
     def values(self) -> Array:
-        """All values."""
         return _TWICE[self._blocks].reshape(self.shape)
 
     def file_rows(self) -> Array:

@@ -66,7 +66,6 @@ class Gemma3(VisionFamily):
         return WholePictures(begin, PictureLayout(text, self.num_embeddings), steps)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """From tiles to embeddings, of one tile after the other."""
         size = self.transformer.image_size
         tiles = tower_input(PIXELS, -1, 3, size, size)
         states = tower_weights(weights)

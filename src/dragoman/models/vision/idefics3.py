@@ -71,7 +71,6 @@ class Idefics3(VisionFamily):
 
     @property
     def num_embeddings(self) -> int:
-        """Of a tile."""
         return (self.transformer.side // self.factor) ** 2
 
     def processor(self, described: Config) -> Idefics3Processor:

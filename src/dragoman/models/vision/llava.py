@@ -94,7 +94,6 @@ class Llava(VisionFamily):
         return WholePictures(placeholder, layout, steps, color)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """From tiles to embeddings, of one tile after the other."""
         tiles = self.tiles_input()
         return TowerGraph(reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size), [tiles])
 
@@ -156,7 +155,6 @@ class WholePictures:
         return self.whole
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """The tile."""
         image = pixels.as_image(picture)
         if self.color is not None:
             image = pixels.squared(image, self.color)

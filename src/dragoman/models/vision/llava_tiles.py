@@ -65,7 +65,6 @@ class LlavaNext(Llava):
         return 0
 
     def processor(self, described: Config) -> PictureProcessor:
-        """As the reference's processor does it."""
         pixels.read_kind(described, (self.kind,))
         size = self.transformer.image_size
         steps = self.read_steps(described)

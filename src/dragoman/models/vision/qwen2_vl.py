@@ -106,7 +106,6 @@ class QwenTower(VisionFamily):
         return True
 
     def norm(self, x: Node, weights: Weights) -> Node:
-        """The family's norm."""
         return layer_norm(x, weights, NORM_EPSILON)
 
     def mlp(self, x: Node, weights: Weights) -> Node:

@@ -52,7 +52,6 @@ class TileLayout:
         return best
 
     def grid(self, width: int, height: int) -> Grid:
-        """The tiles of the picture."""
         high, wide = self.fitted(width, height)
         return Grid(high // self.tile, wide // self.tile)
 

@@ -82,7 +82,6 @@ class MappedFiles:
         return np.array(rows, dtype=np.float32).reshape(tensor.shape)
 
     def close(self) -> None:
-        """Forget them."""
         for file, _ in self._mapped.values():
             file.close()
         self._mapped.clear()
@@ -115,7 +114,6 @@ class QuantisedRows(LazyRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
         return len(self._stored if self.order is None else self.order), self._num_columns
 
     def __getitem__(self, rows: slice | Array) -> QuantisedRows:
@@ -129,7 +127,6 @@ class QuantisedRows(LazyRows):
         return QuantisedRows(self._stored, self.type_name, self._num_columns, order[rows], self.place)
 
     def values(self) -> Array:
-        """All values."""
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
