@@ -4,9 +4,8 @@ Does: find the file, write what config.json and preprocessor_config.json say of 
 does. Does not: read tensors, or build towers. Called through `texts` and by the source of weights, on any thread.
 Source of the facts: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
 
-The rule: the file that the operator names is the model's, or the model is refused. Where none is named, one file beside the
-model with `mmproj` in its name is the model's, if it fits. What does not fit is not read then, and the log says why: the
-model takes in texts.
+A file that the operator names must fit, or the model is refused. Else one file beside the model with `mmproj` in its name
+is taken if it fits; if not, the log says why, and the model takes in texts.
 """
 
 from __future__ import annotations

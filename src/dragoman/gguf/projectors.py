@@ -149,6 +149,14 @@ def _idefics3_pictures(model: GgufModel) -> Values:
     return {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": True, **edges}
 
 
+def _qwen(model: GgufModel, model_type: str, sizes: Values) -> Values:
+    """With the sizes that towers of all releases have."""
+    names = {"depth": "block_count", "num_heads": "attention.head_count", "patch_size": "patch_size"}
+    counts = {key: model.metadata.count(f"{PREFIX}{name}") for key, name in names.items()}
+    merge = model.metadata.count(f"{PREFIX}{_MERGE}", 2)
+    return {"vision_config": {**counts, "spatial_merge_size": merge, "model_type": model_type, **sizes}}
+
+
 def _qwen25(model: GgufModel) -> Values:
     """The last layer of each pattern sees the whole picture, the others windows."""
     values = model.metadata
@@ -156,17 +164,13 @@ def _qwen25(model: GgufModel) -> Values:
     if not every:
         raise values.error(f"{PREFIX}n_wa_pattern", "an integer of at least 1")
     sizes = {
-        "depth": num_layers,
         "hidden_size": values.count(f"{PREFIX}embedding_length"),
         "intermediate_size": values.count(f"{PREFIX}feed_forward_length"),
-        "num_heads": values.count(f"{PREFIX}attention.head_count"),
         "out_hidden_size": model.tensors["mm.2.weight"].shape[0],
-        "patch_size": values.count(f"{PREFIX}patch_size"),
-        "spatial_merge_size": values.count(f"{PREFIX}{_MERGE}", 2),
         "window_size": values.count(f"{PREFIX}window_size", 112),
         "fullatt_block_indexes": list(range(every - 1, min(num_layers, len(model.tensors)), every)),
     }
-    return {"vision_config": {**sizes, "model_type": "qwen2_5_vl", "hidden_act": "silu", "in_chans": 3}}
+    return _qwen(model, "qwen2_5_vl", {**sizes, "hidden_act": "silu", "in_chans": 3})
 
 
 def _qwen2(model: GgufModel) -> Values:
@@ -176,15 +180,12 @@ def _qwen2(model: GgufModel) -> Values:
     if first is None or not size:
         raise ModelError(f"{model.path} has no tensor {FIRST_UP!r} or no size, allowed: a tower of layers")
     sizes = {
-        "depth": values.count(f"{PREFIX}block_count"),
         "embed_dim": size,
         "hidden_size": model.tensors["mm.2.weight"].shape[0],
         "mlp_ratio": math.prod(first.shape) / size**2,
-        "num_heads": values.count(f"{PREFIX}attention.head_count"),
-        "patch_size": values.count(f"{PREFIX}patch_size"),
-        "spatial_merge_size": values.count(f"{PREFIX}{_MERGE}", 2),
+        "in_chans": 3,
     }
-    return {"vision_config": {**sizes, "model_type": "qwen2_vl", "in_chans": 3}}
+    return _qwen(model, "qwen2_vl", sizes)
 
 
 def _qwen3(model: GgufModel) -> Values:
@@ -194,16 +195,14 @@ def _qwen3(model: GgufModel) -> Values:
         raise ModelError(f"{model.path} has no tensor 'v.position_embd.weight', allowed: learnt positions")
     sizes = {
         "deepstack_visual_indexes": levels_of(model),
-        "depth": values.count(f"{PREFIX}block_count"),
         "hidden_size": values.count(f"{PREFIX}embedding_length"),
         "intermediate_size": values.count(f"{PREFIX}feed_forward_length"),
-        "num_heads": values.count(f"{PREFIX}attention.head_count"),
         "num_position_embeddings": places.shape[0],
         "out_hidden_size": model.tensors["mm.2.weight"].shape[0],
-        "patch_size": values.count(f"{PREFIX}patch_size"),
-        "spatial_merge_size": values.count(f"{PREFIX}{_MERGE}", 2),
+        "hidden_act": SIGLIP,
+        "in_channels": 3,
     }
-    return {"vision_config": {**sizes, "model_type": "qwen3_vl", "hidden_act": SIGLIP, "in_channels": 3}}
+    return _qwen(model, "qwen3_vl", sizes)
 
 
 def levels_of(model: GgufModel) -> list[int]:

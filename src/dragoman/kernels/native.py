@@ -87,14 +87,10 @@ class Library:
 
         Raises: ValueError if sizes do not fit.
         """
-        words, data = self.words(layout), self._data(layout, out)
-        row_bytes = int(self.quick_entry("dragoman_gguf_row_bytes", ctypes.c_int64, *_MATRIX)(*words))
+        row_bytes = int(self.quick_entry("dragoman_gguf_row_bytes", ctypes.c_int64, *_MATRIX)(*self.words(layout)))
         if rows.ndim != 2 or rows.shape[1] != row_bytes:
             raise ValueError(f"rows {rows.shape} do not fit {layout}")
-        self._check_part(layout, first, len(rows))
-        rows = np.ascontiguousarray(rows)
-        entry = self.entry("dragoman_pack_gguf", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *_POINTERS)
-        entry(*words, first, len(rows), rows.ctypes.data, data)
+        self._pack("dragoman_pack_gguf", layout, first, [rows], out)
 
     def pack_gguf_file(
         self,
@@ -128,14 +124,10 @@ class Library:
         Shapes: rows [outputs, columns] of f32, f16 or bfloat16. Raises: ValueError if sizes do not fit, or a number is not
         finite or too large.
         """
-        words, data = self.words(layout), self._data(layout, out)
         if layout.format not in ("i4z", "i8z") or rows.shape[1:] != (layout.columns,):
             raise ValueError(f"rows {rows.shape} do not fit {layout}")
-        self._check_part(layout, first, len(rows))
-        rows = np.ascontiguousarray(rows)
-        takes = (*_MATRIX, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, *_POINTERS)
-        entry = self.entry("dragoman_pack_numbers", ctypes.c_bool, *takes)
-        if not entry(*words, first, len(rows), _NUMBERS.index(rows.dtype.name), rows.ctypes.data, data):
+        number = _NUMBERS.index(rows.dtype.name)
+        if not self._pack("dragoman_pack_numbers", layout, first, [rows], out, number, returns=ctypes.c_bool):
             raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")
 
     def pack_floats(self, layout: Layout, first: int, rows: npt.NDArray[Any], out: Bytes) -> None:
@@ -143,13 +135,9 @@ class Library:
 
         Shapes: rows [outputs, columns] of the layout's type. Raises: ValueError if they are something else.
         """
-        words, data = self.words(layout), self._data(layout, out)
         if FLOATS.get(layout.format) != rows.dtype.name or rows.shape[1:] != (layout.columns,):
             raise ValueError(f"rows {rows.shape} of {rows.dtype.name} do not fit {layout}")
-        self._check_part(layout, first, len(rows))
-        rows = np.ascontiguousarray(rows)
-        entry = self.entry("dragoman_pack_floats", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *_POINTERS)
-        entry(*words, first, len(rows), rows.ctypes.data, data)
+        self._pack("dragoman_pack_floats", layout, first, [rows], out)
 
     def pack_groups(
         self, layout: Layout, first: int, codes: Bytes, scales: npt.NDArray[np.float16], minima: Any, out: Bytes
@@ -158,18 +146,23 @@ class Library:
 
         Shapes: codes u8 or i8 [outputs, columns]; scales, minima [outputs, groups]. Raises: ValueError if sizes do not fit.
         """
-        words, data = self.words(layout), self._data(layout, out)
         shape = (len(codes), -(-layout.columns // layout.group))
         if codes.shape[1:] != (layout.columns,) or scales.shape != shape or scales.dtype != np.float16:
             raise ValueError(f"codes {codes.shape} and scales {scales.shape} do not fit {layout}")
         if minima is not None and minima.shape != shape:
             raise ValueError(f"minima {minima.shape} do not fit {layout}")
-        self._check_part(layout, first, len(codes))
-        arrays = [None if array is None else np.ascontiguousarray(array) for array in (codes, scales, minima)]
-        pointers = (ctypes.c_void_p,) * 4
-        entry = self.entry("dragoman_pack_groups", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *pointers)
-        places = [None if array is None else array.ctypes.data for array in arrays]
-        entry(*words, first, len(codes), *places, data)
+        self._pack("dragoman_pack_groups", layout, first, [codes, scales, minima], out)
+
+    def _pack(
+        self, name: str, layout: Layout, first: int, arrays: list[Any], out: Bytes, *numbers: int, returns: Any = None
+    ) -> Any:
+        """Have an entry point pack outputs from `first` on: the first of `arrays` has a row for each."""
+        words, data, count = self.words(layout), self._data(layout, out), len(arrays[0])
+        self._check_part(layout, first, count)
+        kept = [None if array is None else np.ascontiguousarray(array) for array in arrays]
+        places = [None if array is None else array.ctypes.data for array in kept]
+        takes = [*[ctypes.c_int64] * 2, *[ctypes.c_int32] * len(numbers), *[ctypes.c_void_p] * (len(places) + 1)]
+        return self.entry(name, returns, *_MATRIX, *takes)(*words, first, count, *numbers, *places, data)
 
     def _check_part(self, layout: Layout, first: int, count: int) -> None:
         is_last = first + count == layout.outputs

@@ -1,9 +1,8 @@
 """Fetches the bytes of a picture from a host that the operator allows.
 
-Does: resolve a name once, and refuse it unless every address is public. Connect to one of those very addresses, follow a few
-redirects with the same checks, and keep the limits on time and size.
-Does not: look at the bytes or trust what the host calls them; use proxies, cookies or credentials. Called by the loader, on
-a worker thread.
+Does: resolve a name once, refuse it unless every address is public, connect to one of those very addresses. Follows a few
+redirects with the same checks, within limits on time and size.
+Does not: look at the bytes; use proxies, cookies or credentials. Called by the loader, on a worker thread.
 
 For every failure behind the operator's list clients get the same sentence, so that they cannot map a network by it. The log
 has the reason.

@@ -3,7 +3,6 @@
 Does: translate BPE and Unigram models with their normaliser, byte fallback and symbols of their own. Does not: read the
 file's format (`sentencepiece_model`), or add tokens of other files (`other_files`). Called at load time.
 
-SentencePiece joins the pair with the best score, from the left; it looks for its own symbols first, and cuts nothing else.
 What cannot be translated is refused by name. Two things differ, as in every tokenizer.json made of such a model. Of two
 ways to cut a text with equal scores Unigram may take the other one. Rules of the normaliser for a part of several joined
 characters (a letter under three accents) are not applied to that part.

@@ -1,14 +1,13 @@
 """The inputs by which a graph computes with adapters, different ones for different tokens of a step.
 
-Does: add `mask * (x A) B` to products, name the inputs so that a compiled graph tells what belongs there. Does not: read
+Does: add `mask * (x A) B` to products; name the inputs so that a compiled graph tells what belongs there. Does not: read
 adapters or hold their values (the engine does). Used while a graph is built, and to read a compiled graph's inputs.
 
 A and B hold the rows of all adapters below each other; a token's row of the mask is 1 in the columns of its adapter's rows.
-How many rows there are is open until a step runs: of no adapter there are none, and the products are empty. What is added to
-other tokens is exactly zero, so they are computed as without adapters. Source: arXiv:2311.03285 for batches of adapters.
+Without adapters there are no rows. What is added to other tokens is exactly zero. Source: arXiv:2311.03285.
 
-The kernels want x and the mask as matrices: with one axis more each token is a product of its own, three times as slow at
-256 tokens. A and B have the type that is computed in, or they would be converted at every step.
+x and the mask are matrices: with one axis more each token is a product of its own, three times as slow at 256 tokens. A and
+B have the type that is computed in, or they would be converted at every step.
 """
 
 from __future__ import annotations

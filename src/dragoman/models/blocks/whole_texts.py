@@ -1,12 +1,11 @@
-"""Attention among whole texts, which are there at once and leave nothing behind: for models that embed or score texts.
+"""Attention among whole texts, which leave nothing behind: for models that embed or score texts.
 
-Does: make the inputs of such a graph; lay the tokens of texts out side by side for attention, and back. Does not: know
-families, compile or run. Used by `models.pooling` while a graph is built; `models.pooling.arrays` fills the inputs.
+Does: make the inputs of such a graph; lay texts out side by side for attention, and back. Does not: know families, compile
+or run. Used by `models.pooling` while a graph is built; `models.pooling.arrays` fills the inputs.
 
 Tokens of all texts stand in one list, so that products with weights see no padding. For attention alone each text becomes a
-row of its own, as long as the longest one; what fills a row up is masked, or comes after the tokens where they only look
-back. Windows are cut into chunks of queries, each beside the keys that any of them may see: their cost grows with the
-texts, not with the square of the longest.
+row as long as the longest one, and what fills it up is masked. Windows are cut into chunks of queries, each beside the keys
+that any of them may see: their cost grows with the texts, not with the square of the longest.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 Does: compile and keep, map what was kept. Does not: decide which file is whose (the loader does), or build graphs.
 Called by the loader, once per start, on any thread.
 
-The plugin writes a compiled graph with its weights, but cannot read it: it forgets the attention's head sizes, and refuses
-its own file without them. So `map_kept` supplies them, through an extension that makes the attention's nodes. The file is
-mapped, not read: weights come from the page cache, and several servers share them. Its bytes are checked (`seal`): otherwise
-a weight that has changed on the disk would only show in the answers.
+The plugin writes a compiled graph, but forgets the attention's head sizes and refuses its own file without them. So
+`map_kept` supplies them, through an extension that makes the attention's nodes. The file is mapped, not read: several
+servers share its pages. Its bytes are checked (`seal`), or a changed weight would only show in the answers.
 """
 
 from __future__ import annotations

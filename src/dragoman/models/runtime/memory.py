@@ -1,13 +1,11 @@
-"""Keeps what the runtime holds within bounds, whatever sizes of steps it has computed and whichever models came and went.
+"""Keeps what the runtime holds within bounds, whatever sizes of steps it has computed.
 
-Does: limit the two caches of kernels, and the heaps of the C library; give memory back that the runtime has freed. Does not:
-choose kernels, or know what a step is. The loader limits, before the first compiling; the runner gives back, on its thread
-or on the one that closes it, and the host after an unload.
+Does: limit the two caches of kernels and the heaps of the C library; give back memory that the runtime has freed. Does not:
+choose kernels. The loader limits, before the first compiling; the runner and the host give back, after steps and unloads.
 
-The CPU plugin generates machine code for each size of step, and keeps it. Five kernels take about a megabyte. By default it
-keeps 5,000 kernels, and the library below it 1,024 more. So a server whose prompts have many lengths grows by up to a
-gigabyte. Steps that only decode have few sizes, which come back all the time; those are worth keeping. Generating a step's
-kernels again takes some milliseconds, little beside a step with a prompt in it.
+The CPU plugin generates machine code for each size of step and keeps 5,000 kernels, the library below it 1,024 more: up to
+a gigabyte. Steps that only decode have few sizes, which come back all the time; their kernels are worth keeping. Others
+take some milliseconds to generate, little beside a step with a prompt in it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
 Called by models.storage.constants on its threads, and by `dragoman.tools.compress`.
 
-The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as
-rounding to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several
-scales are tried. For the integers of each trial, a least-squares fit gives the best scale. The
-remaining error follows from two sums, without computing the error itself.
+A scale smaller than the range of a group asks for cuts off one or two values and has finer steps for all others. So several
+are tried. For the integers of each trial, a least-squares fit gives the best scale, and two sums the error that remains.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Idefics3 and SmolVLM: square tiles of a picture and the whole of it, each embedded by a SigLIP tower.
 
-Source: Idefics3, arXiv:2408.12637; SmolVLM, arXiv:2504.05299. The reference processors are Idefics3ImageProcessor and
-SmolVLMImageProcessor of transformers 4.57, which compute the same.
+Does: the processor and the tower. Does not: choose the decoder (`families.vision` does). Sources: arXiv:2408.12637;
+arXiv:2504.05299; Idefics3ImageProcessor and SmolVLMImageProcessor of transformers 4.57, which compute the same.
 
-A picture is resized so that its longer side is `size`, then to whole tiles in both directions; it is cut into them, and a
-copy of it that is one tile large comes last. A picture of one tile is not cut, and none is with do_image_splitting false.
-All tiles are squares as the tower knows them, so that nothing is ever padded.
-
-Does: the processor and the tower. Does not: choose the decoder (`families.vision` does).
+A picture is resized so that its longer side is `size`, then to whole tiles, so that nothing is padded. Its tiles come
+first, then a copy of it that is one tile large. A picture of one tile is not cut, and none is without do_image_splitting.
 """
 
 from __future__ import annotations
