@@ -1,8 +1,8 @@
 """Finds the tokens with which a chat template ends what the assistant says.
 
-Does: render two small conversations and look at what follows the assistant's words. Does not: read files. Called once per model, by the
-composition root. Some models' files name the end of a text only, not the token that ends a turn (<|im_end|>,
-<end_of_turn>); their answers would go on with turns that nobody asked for.
+Does: render two small conversations and look at what follows the assistant's words. Does not: read files. Called once per
+model, by the composition root. Some models' files name the end of a text only, not the token that ends a turn
+(<|im_end|>, <end_of_turn>); their answers would go on with turns that nobody asked for.
 """
 
 from __future__ import annotations
