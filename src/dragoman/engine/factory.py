@@ -1,7 +1,7 @@
-"""Engines by name: what makes one, and how it is found.
+"""Engines by name: the protocol of engine factories, and their import.
 
-Does: define the protocol of factories and the values they are given, import the one that was chosen. Does not: know any
-engine but by its address. Imports little: loading begins with it, before the server is imported.
+Does: define the protocol and the values that factories get, import the chosen one. Does not: know any engine except by its
+address. Imports little: loading begins here, before the server is imported.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
 
 
 def _no_progress(stage: str, fraction: float) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """The model that an engine is to run. `options`: the value of every option by its name, secrets excepted.
+    """The model that an engine is to run. `options`: the value of every option by its name, without secrets.
 
-    `secrets`: the values of those secret options that are meant for engines.
-    `has_neighbours`: other models compute in this process at the same time.
-    Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
-    wants any more; it is called on the thread that loads. `given`: the names of the options that were given a value.
-    `extra`: what was given for this engine alone, by names that it has to make sense of, as texts.
-    `machine_bytes`: all memory that this machine, or this container, has; None = it is not told.
+    `secrets`: the values of secret options for engines. `has_neighbours`: other models compute in this process at the same
+    time. Options that only an operator's own code knows are texts. `progress` may raise to cancel the load; it is called on
+    the loading thread. `given`: the names of the options that were set. `extra`: further settings for this engine, as texts;
+    it checks their names. `machine_bytes`: all memory of this machine or container; None = unknown.
     """
 
     model_dir: Path
@@ -62,11 +60,11 @@ class EngineSetup:
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine, not started yet. `facts`: short descriptions for people. `dtype`: what its weights are.
+    """An engine, not started yet. `facts`: short descriptions for people. `dtype`: of its weights.
 
-    `cache_bytes`: what it has allocated, or will, besides its weights. `pictures`: of an engine that is capable of them.
-    `reads_tokenizer`: its grammars go by what llguidance makes of the tokenizer.json, for which more is control tokens.
-    `adapters`: of an engine whose adapters may come and go. `pooling`: of an engine that makes rows of texts, of `row_size`.
+    `cache_bytes`: allocated or reserved besides its weights. `pictures`: given if the engine accepts pictures.
+    `reads_tokenizer`: its grammars use llguidance's reading of tokenizer.json, which finds more control tokens. `adapters`:
+    given if adapters can be loaded while it runs. `pooling`: given if it makes rows of texts, of `row_size`.
     """
 
     engine: Engine
@@ -81,10 +79,10 @@ class BuiltEngine:
 
 
 class LoadedEngine(Protocol):
-    """A model that was loaded, and becomes an engine once."""
+    """A loaded model, which becomes an engine once."""
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine. `memory_bytes`: what it may count on besides its weights, of which it leaves something to others.
+        """The engine. `memory_bytes`: available besides its weights; it leaves some of this free.
 
         Raises: EngineOptionError. Called on a worker thread.
         """
@@ -92,25 +90,25 @@ class LoadedEngine(Protocol):
 
 
 class EngineFactory(Protocol):
-    """Makes the engines of one kind. What `module:factory` names; has no state, called on any thread."""
+    """Makes the engines of one kind. The object at `module:factory`; stateless, called on any thread."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
         """The memory that the model will take, by the names, sizes and headers of its files.
 
-        Raises: EngineOptionError; models.ModelError if the directory holds no model of that kind; OSError.
+        Raises: EngineOptionError; models.ModelError if the directory does not hold such a model; OSError.
         """
         ...
 
     def load(self, setup: EngineSetup) -> LoadedEngine:
-        """The model, read and compiled. Takes long; begins before the server is imported, on a thread of its own.
+        """The model, read and compiled. Slow; begins before the server is imported, on a separate thread.
 
-        Raises: EngineOptionError; models.ModelError if the directory holds no model of that kind.
+        Raises: EngineOptionError; models.ModelError if the directory does not hold such a model.
         """
         ...
 
 
 class EngineOptionError(ValueError):
-    """The option `option` does not go with this model or engine; the message says what it must be."""
+    """The option `option` does not fit this model or engine; the message says which values do."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)
@@ -122,16 +120,16 @@ class EngineOptionError(ValueError):
 
 
 def find_factory(name: str) -> EngineFactory:
-    """The factory of a built-in engine, or the one at the address `module:factory`, which is imported.
+    """The built-in factory of this name, or the one imported from the address `module:factory`.
 
-    Raises: EngineOptionError for `option.engine`, on one line, if there is none.
+    Raises: EngineOptionError for `option.engine`, on one line, if it does not exist.
     """
     module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
     if not attribute:
         raise EngineOptionError("engine", f"must be {ALLOWED}")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a foreign module raises while it is imported
+    except Exception as error:  # a foreign module may raise anything while it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         problem = f"module {module_name} cannot be imported ({reason})"
         raise EngineOptionError("engine", f"{problem}; must be {ALLOWED}") from error

@@ -1,7 +1,7 @@
-"""The life of an engine that computes on a thread of its own.
+"""The life of an engine that computes on its own thread.
 
 Does: own the thread, and report its death. Does not: know requests, or the parts of an engine. Called by the engines, on
-event loops; it also runs on its thread.
+event loops, and on its thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class OnThread(Life):
     """The state of an engine with its own thread, which `begin` starts.
 
-    It does not refer to the engine, whose gigabytes are released with the last reference to it.
+    It does not refer to the engine, whose gigabytes are freed with the last reference to it.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,9 +35,9 @@ class OnThread(Life):
         return self._thread is not None
 
     def begin(self, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
-        """Start the thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure.
+        """Start the thread, unless it runs. Raises: EngineDead after a shutdown or a failure.
 
-        `run`: the work of the thread, until the engine is shut down. `fail`: answers all requests with an error.
+        `run`: the thread's work, until the engine is shut down. `fail`: answers all requests with an error.
         """
         if self._thread is not None:
             if self.death:
@@ -48,7 +48,7 @@ class OnThread(Life):
         self._thread.start()
 
     async def drain(self, wait: Callable[[float], None], drain_s: float) -> None:
-        """Refuse new requests; `wait` up to `drain_s` seconds for the others, while there is a thread that runs them."""
+        """Refuse new requests; while the thread runs, `wait` up to `drain_s` seconds for the running ones."""
         self.is_draining = True
         if self._thread is not None and not self.death:
             await asyncio.to_thread(wait, drain_s)
@@ -62,7 +62,7 @@ class OnThread(Life):
         enter_kernels()
         try:
             run()
-        except BaseException as error:  # a bug, or what the runtime raises: there is no state left to trust
+        except BaseException as error:  # a bug or an error of the runtime: no state can be trusted any more
             logger.exception("the engine thread died")
             self.death = f"the engine stopped: {type(error).__name__}: {error}"
             fail(EngineDead(self.death))

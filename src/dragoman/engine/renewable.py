@@ -1,7 +1,7 @@
-"""An engine whose place another one can take while everybody goes on holding it: after it has died.
+"""An engine that can be replaced after its death, while its users keep the same object.
 
-Does: hand everything on to the engine that runs now, add up what all of them counted, load adapters again. Does not: decide
-when an engine is renewed or how often (`host.recovery` does), or load one. On the event loop; `health` and `stats` on any
+Does: forward every call to the current engine, add up the counters of all engines, load adapters again. Does not: decide
+when an engine is replaced or how often (`host.recovery` does), or load one. On the event loop; `health` and `stats` on any
 thread.
 """
 
@@ -32,18 +32,18 @@ from dragoman.types import EngineOutput, EngineRequest, PooledText
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 5  # what clients are told while an engine is renewed
+RETRY_AFTER_S = 5  # clients' error while an engine is replaced
 
 
 class RenewableEngine:
-    """The engine of one model, from the model's load to its end, however many engines that takes."""
+    """The engine of one model, from the model's load to its end, across any number of actual engines."""
 
     def __init__(self, built: BuiltEngine) -> None:
         self._engine: Engine = built.engine
         self._adapters = built.adapters
         self._pooling = built.pooling
         self._adapter_changes: dict[str, Path | None] = {}  # since the model's load; None = it was unloaded
-        self._past = EngineStats()  # of the engines before this one
+        self._past = EngineStats()  # of earlier engines
         self._num_restarts = 0
 
     @property
@@ -56,7 +56,7 @@ class RenewableEngine:
         await self._engine.start()
 
     def generate(self, request: EngineRequest) -> Outputs:
-        """See `Engine`; while the engine is renewed, requests are refused with Unavailable."""
+        """See `Engine`; while the engine is replaced, requests are refused with Unavailable."""
         return self._engine.generate(request)
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
@@ -64,7 +64,7 @@ class RenewableEngine:
         try:
             await deliver(self._engine, request, take)
         except ServerError as error:
-            # A slow client may hold it for long, and by its frames a dead engine, whose memory the next one needs.
+            # A slow client may hold this frame for long, and with it a dead engine, whose memory the next one needs.
             raise error.with_traceback(None) from error.__cause__
 
     def check(self, request: EngineRequest) -> None:
@@ -72,19 +72,19 @@ class RenewableEngine:
         check_request(self._engine, request)
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
-        """See `TextPooling`; only of engines that make rows of texts. While the engine is renewed: Unavailable."""
+        """See `TextPooling`; only for engines that make rows of texts. While the engine is replaced: Unavailable."""
         if isinstance(self._engine, _Absent):
             raise self._engine.refusal()
         assert self._pooling is not None
         return await self._pooling.pool(texts)
 
     def progress(self, request_id: str) -> PromptProgress | None:
-        """See `TellingProgress`; None of engines that do not tell."""
+        """See `TellingProgress`; None if the engine does not report progress."""
         engine = self._engine
         return engine.progress(request_id) if isinstance(engine, TellingProgress) else None
 
     def health(self) -> Health:
-        """Of the engine that runs now; recovering while there is none."""
+        """The current engine's health; recovering while there is none."""
         return self._engine.health()
 
     def stats(self) -> EngineStats:
@@ -96,20 +96,20 @@ class RenewableEngine:
         await self._engine.shutdown(drain_s)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
-        """See `AdapterLoading`; only of engines whose adapters come and go."""
+        """See `AdapterLoading`; only for engines that can load adapters while they run."""
         await self._changing().load_adapter(name, directory, is_replacing=is_replacing)
         self._adapter_changes[name] = directory
 
     async def unload_adapter(self, name: str) -> None:
-        """See `AdapterLoading`; only of engines whose adapters come and go."""
+        """See `AdapterLoading`; only for engines that can load adapters while they run."""
         await self._changing().unload_adapter(name)
         self._adapter_changes[name] = None
 
     async def renew(self, make: Callable[[], Awaitable[BuiltEngine]]) -> None:
-        """End the engine and go on with the one that `make` returns, which is not started yet.
+        """End the engine, and start the one that `make` returns.
 
-        The old one's memory is free before that. Raises: what `make` or the start raises; then there is no engine, and
-        this may be called again.
+        The old engine's memory is freed before `make` is called. Raises: errors of `make` or of the start; then there is no
+        engine, and this may be called again.
         """
         old = self._engine
         if not isinstance(old, _Absent):
@@ -117,7 +117,7 @@ class RenewableEngine:
             self._engine, self._adapters, self._pooling = _Absent(old.capabilities, reason), None, None
             try:
                 await old.shutdown(0.0)
-            except Exception:  # it is dead: whatever is left of it must not keep the next one from its place
+            except Exception:  # it is dead: its errors must not prevent the next engine
                 logger.exception("the dead engine did not stop cleanly")
         else:
             self._engine = _Absent(old.capabilities, old.reason)
@@ -133,7 +133,7 @@ class RenewableEngine:
         self._num_restarts += 1
 
     def give_up(self, reason: str) -> None:
-        """There will be no engine any more: every request fails with EngineDead, which says why."""
+        """Stop replacing the engine: from now on every request fails with EngineDead and its reason."""
         if isinstance(self._engine, _Absent):
             self._engine = _Absent(self._engine.capabilities, reason, is_recovering=False)
 
@@ -159,7 +159,7 @@ class RenewableEngine:
 
 
 class _Absent:
-    """Stands in the place of an engine that died, for the reason given. `is_recovering`: another one is on its way."""
+    """Stands in for an engine that died, with the reason. `is_recovering`: a replacement is being made."""
 
     def __init__(self, capabilities: Capabilities, reason: str, *, is_recovering: bool = True) -> None:
         self.capabilities = capabilities
@@ -182,24 +182,24 @@ class _Absent:
         raise self.refusal()
 
     def generate(self, request: EngineRequest) -> Outputs:
-        """Refuses the request."""
+        """Refuse the request."""
         return _Refused(self.refusal())
 
     def health(self) -> Health:
-        """Dead."""
+        """Dead, or recovering."""
         return Health(False, self.reason, is_recovering=self._is_recovering)
 
     def stats(self) -> EngineStats:
-        """Nothing is counted here."""
+        """Empty counters."""
         return EngineStats()
 
     async def shutdown(self, drain_s: float) -> None:
-        """Nothing is left to end."""
+        """End the recovery."""
         self._is_recovering = False
 
 
 class _Refused:
-    """The outputs of a request that nobody takes."""
+    """The outputs of a refused request."""
 
     def __init__(self, error: ServerError) -> None:
         self._error = error
@@ -211,4 +211,4 @@ class _Refused:
         raise self._error
 
     async def aclose(self) -> None:
-        """Nothing has begun."""
+        """Do nothing."""

@@ -1,10 +1,9 @@
-"""An engine that computes nothing: it sends each request to a replica, and to another one if that is lost before it answers.
+"""An engine that computes nothing: it sends each request to a replica, and to another one if that dies before it answers.
 
-Does: keep the promises of `engine.base.Engine`, over a function that sends requests. Does not: know where replicas are, or
-which is chosen (its maker does), or run a model. For replicas of Ray Serve and for memory nodes; used by the service,
-on the event loop.
+Does: implement `engine.base.Engine` over a function that sends requests. Does not: know where replicas are, choose one (its
+maker does), or run a model. For replicas of Ray Serve and for memory nodes; used by the service, on the event loop.
 
-A request is data with its seed, so that a second replica gives the answer that the first would have given.
+A request is data with its seed, so that a second replica gives the same answer as the first.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Takes the place of an output: the request ended with `error` on `replica`."""
+    """Sent in place of an output: the request ended with `error` on `replica`."""
 
     error: ServerError
     replica: str
 
 
 class ReplicaLost(Exception):
-    """The replica is gone, or cannot be reached; what it computed is lost."""
+    """The replica is gone or unreachable, with everything that it computed."""
 
 
 class Replies(Protocol):
@@ -54,7 +53,7 @@ class Replies(Protocol):
         ...
 
     def cancel(self) -> None:
-        """End the request on the replica, if it still runs; does not wait. Nothing happens the second time."""
+        """End the request on the replica, if it still runs; does not wait. May be called again."""
         ...
 
 
@@ -63,13 +62,13 @@ Send = Callable[[EngineRequest, tuple[str, ...]], Replies]
 
 
 class SpreadEngine:
-    """Runs requests on replicas. They have their own deadlines, limits and health; it knows what is on its way."""
+    """Runs requests on replicas, which have their own deadlines, limits and health. Knows the requests under way."""
 
     def __init__(self, capabilities: Capabilities, send: Send) -> None:
-        self._capabilities = replace(capabilities, progress=False)  # which the replicas know, and nobody asks
+        self._capabilities = replace(capabilities, progress=False)  # unused: the replicas know them
         self._send = send
-        self._replies: dict[int, Replies] = {}  # by request, the attempt that runs
-        self._num_started = 0  # of these, those whose first output has come
+        self._replies: dict[int, Replies] = {}  # by request, the current attempt
+        self._num_started = 0  # of these, those with a first output
         self._num_tokens = 0
         self._next_number = 0
         self._death = "the engine was not started"
@@ -79,17 +78,17 @@ class SpreadEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the replicas, which are all alike."""
+        """The replicas' capabilities, which are all alike."""
         return self._capabilities
 
     async def start(self) -> None:
-        """Take requests from now on. Raises: EngineDead after the end."""
+        """Accept requests from now on. Raises: EngineDead after the end."""
         if self._refusal:
             raise EngineDead(self._death)
         self._death = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """As `Engine.generate`. Raises also: EngineFailed if the replica was lost after the first output, or four before.
+        """As `Engine.generate`. Raises also: EngineFailed if a replica was lost after the first output, or four before.
 
         Overloaded if the last replica tried had no room.
         """
@@ -97,7 +96,7 @@ class SpreadEngine:
         number, self._next_number = self._next_number, self._next_number + 1
         is_started = False
         avoided: list[str] = []
-        refusal: Overloaded | None = None  # by the replica that was asked last
+        refusal: Overloaded | None = None  # from the last replica tried
         self._idle.clear()
         try:
             for _ in range(MAX_ATTEMPTS):
@@ -130,12 +129,12 @@ class SpreadEngine:
                 self._idle.set()
 
     def check(self, request: EngineRequest) -> None:
-        """See `base.Checking`; what a replica refuses besides is for it to say."""
+        """See `base.Checking`; a replica may refuse further requests."""
         self._check_open()
         self._capabilities.check(request)
 
     def health(self) -> Health:
-        """Alive while it takes requests: replicas that die are replaced, and requests wait for them."""
+        """Alive while it accepts requests: dead replicas are replaced, and requests wait for them."""
         return Health(
             not self._death,
             self._death,
@@ -144,11 +143,11 @@ class SpreadEngine:
         )
 
     def stats(self) -> EngineStats:
-        """The tokens that came; the rest is counted by the replicas."""
+        """The received tokens; the replicas count the rest."""
         return EngineStats(num_generated_tokens=self._num_tokens)
 
     async def shutdown(self, drain_s: float) -> None:
-        """As `Engine.shutdown`: what still runs is cancelled on its replica."""
+        """As `Engine.shutdown`: running requests are cancelled on their replicas."""
         self._refusal = self._refusal or "The engine is shutting down"
         try:
             async with asyncio.timeout(drain_s):
@@ -166,7 +165,7 @@ class SpreadEngine:
             raise Overloaded(self._refusal)
 
     def _check_not_cancelled(self, error: Exception) -> None:
-        """Raises: Cancelled if the request was ended by `shutdown`."""
+        """Raises: Cancelled if `shutdown` ended the request."""
         if self._death:
             raise Cancelled("The engine was shut down before the request finished") from error
 
@@ -176,7 +175,7 @@ def _is_movable(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> ServerError:
-    """The error for the client. The death of a replica is not this engine's, which lives on."""
+    """The error for the client. A replica's death is only a failure here, as this engine lives on."""
     if _is_movable(error):
         noted = losses.get()
         if noted is not None:

@@ -1,1 +1,1 @@
-"""Beam search, for engines that compute and for those that only ask."""
+"""Beam search, for engines that compute and for remote ones."""

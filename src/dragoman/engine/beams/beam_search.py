@@ -1,12 +1,12 @@
-"""Decides which beams live on: plain and diverse beam search over the candidates of one request.
+"""Decides which beams go on: plain and diverse beam search over the candidates of one request.
 
 Does: merge the beams' candidates, keep finished hypotheses, decide when the search is over. Does not: touch blocks,
 sequences or logits. Called by the rolling engine, on its thread, and by `one_token`.
 
 A request has `num_beams` beams in `num_beam_groups` groups of equal size. When every live beam has its candidates, the
-groups are advanced in order; a later group pays `diversity_penalty` for each earlier group's beam that took the same token
-in the same step. Sources: diverse beam search, arXiv:1610.02424; scores, lengths and early stopping as the reference
-implementation in Hugging Face transformers has them, against which the tests compare.
+groups are advanced in order. A later group pays `diversity_penalty` for each earlier group's beam that took the same token
+in the same step. Sources: diverse beam search, arXiv:1610.02424; scores, lengths and early stopping as in Hugging Face
+transformers, the reference in the tests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Continuation(NamedTuple):
 class Hypothesis(NamedTuple):
     """A finished sequence: beam `parent` as it was, extended by `token_id`. `number` identifies it in its search.
 
-    `score` is what hypotheses are ranked by: the summed log-probability divided by length ** length_penalty.
+    `score` ranks hypotheses: the summed log-probability divided by length ** length_penalty.
     """
 
     number: int
@@ -59,7 +59,7 @@ EndReason = Callable[[int, int], FinishReason | None]
 class BeamStep:
     """The result of advancing. `continuations` has one entry per slot of every live group, in slot order.
 
-    `hypotheses`: finished in this step and good enough to keep, so far: better ones may displace them later.
+    `hypotheses`: finished in this step and kept so far; better ones may displace them later.
     """
 
     continuations: dict[int, Continuation] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Group:
         return len(self.slots)
 
     def keep(self, score: float, number: int) -> bool:
-        """Take in a hypothesis if it is among the best `size`, displacing the worst; tells whether it was."""
+        """Keep a hypothesis if it is among the best `size`, in place of the worst; True if it was kept."""
         if len(self.finished) >= self.size and score <= self.worst_kept:
             return False
         self.finished.append((score, number))
@@ -112,7 +112,7 @@ class _Group:
         if rule is True:
             self.is_done = True
             return
-        # "never": a positive penalty favours length, so the best that can come is at full length
+        # "never": a positive penalty favours length, so the best possible score is at full length
         attainable_length = max_length if rule == "never" and penalty > 0.0 else length
         self.is_done = self.worst_kept >= normalised(best_sum, attainable_length, penalty)
 
@@ -136,7 +136,7 @@ class BeamSearch:
 
     @property
     def live_slots(self) -> list[int]:
-        """Slots of groups that are not done."""
+        """Slots of unfinished groups."""
         return [slot for group in self._groups if not group.is_done for slot in group.slots]
 
     @property
@@ -146,12 +146,12 @@ class BeamSearch:
 
     @property
     def ranking(self) -> list[tuple[float, int]]:
-        """Score and number of the hypotheses that are kept now, best first."""
+        """Score and number of the current hypotheses, best first."""
         kept = sorted((pair for group in self._groups for pair in group.finished), key=lambda pair: pair[0])
         return kept[::-1]
 
     def advance(self, candidates: Sequence[BeamCandidates | None], end_reason: EndReason) -> BeamStep:
-        """Choose the next beams. `candidates[slot]` is needed for live slots; at the first call for slot 0 only."""
+        """Choose the next beams. `candidates[slot]` is needed for live slots; in the first call for slot 0 only."""
         step = BeamStep()
         is_first = self._length == 0
         self._length += 1
@@ -173,7 +173,7 @@ class BeamSearch:
         self, group: _Group, candidates: Sequence[BeamCandidates | None], taken: Counter[int], *, is_first: bool
     ) -> list[Continuation]:
         """The group's best candidates over all its beams, best first."""
-        parents = [0] if is_first else list(group.slots)  # at first all beams are the prompt: one stands for all
+        parents = [0] if is_first else list(group.slots)  # at first all beams equal the prompt: use one of them
         scores, tokens, owners = [], [], []
         for parent in parents:
             own = candidates[parent]
@@ -199,17 +199,17 @@ class BeamSearch:
                 chosen.append(candidate)
             elif rank < group.size:  # an end that is not among the best beams would be a bad hypothesis: dropped
                 self._finish(group, candidate, reason, step)
-        if not chosen:  # every candidate ends (a grammar may leave nothing else)
+        if not chosen:  # every candidate ends (a grammar may allow nothing else)
             group.is_done = True
             return
-        while len(chosen) < group.size:  # fewer ways on than beams: let the worst one fill up, it will lose
+        while len(chosen) < group.size:  # fewer continuations than beams: fill up with the worst one, which will lose
             chosen.append(chosen[-1]._replace(score=_FILLER_SCORE))
         for slot, continuation in _in_place(group.slots, chosen).items():
             step.continuations[slot] = continuation
             group.scores[slot] = continuation.score
 
     def _finish_by_length(self, step: BeamStep) -> None:
-        """The limit is reached: every live beam is a hypothesis too."""
+        """Turn every live beam into a hypothesis, as the length limit is reached."""
         for group in self._groups:
             for slot in group.slots:
                 continuation = step.continuations.pop(slot, None)
@@ -235,4 +235,4 @@ def _in_place(slots: range, chosen: list[Continuation]) -> dict[int, Continuatio
     return placed | dict(zip([slot for slot in slots if slot not in placed], others, strict=True))
 
 
-_FILLER_SCORE = -1e9  # of a beam that only fills a slot; no real sum of log-probabilities comes near
+_FILLER_SCORE = -1e9  # of a beam that only fills a slot; far below any real sum of log-probabilities

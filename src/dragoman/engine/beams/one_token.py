@@ -1,10 +1,10 @@
-"""Beam search over an engine that has none: every step asks for one token after each beam, and for the most likely ones.
+"""Beam search over an engine without it: every step requests one token after each beam, with the most likely alternatives.
 
-Does: drive the search, keep the beams' tokens, give out the best. Does not: know engines; they say by a function what is
-likely next. Runs on the event loop, one coroutine per request.
+Does: drive the search, keep the beams' tokens, return the best. Does not: know engines; a function gives the likely next
+tokens. Runs on the event loop, one coroutine per request.
 
-The result is that of a search over whole rows of logits: a search looks only at a beam's `num_candidates` most likely
-tokens. It goes by raw log-probabilities: what changes them (penalties, bias, masks, grammars) is refused
+The result equals that of a search over whole rows of logits, as a search only considers a beam's `num_candidates` most
+likely tokens. It uses raw log-probabilities: requests that change them (penalties, bias, masks, grammars) are refused
 (`Capabilities.plain_beams`).
 """
 
@@ -27,7 +27,7 @@ NextTokens = Callable[[EngineRequest], Awaitable[Sequence[Logprob]]]
 
 @dataclass(slots=True)
 class _Beam:
-    """A beam, or a finished one: its tokens, and their log-probabilities."""
+    """A live or finished beam: its tokens and their log-probabilities."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class _Beam:
     reason: FinishReason | None = None
 
     def extended(self, token_id: int, likely: Sequence[Logprob], num_top: int) -> _Beam:
-        """The beam with a token more. `likely`: the most likely ones there."""
+        """The beam with one more token. `likely`: the most likely tokens in its place."""
         logprob = next(one.logprob for one in likely if one.token_id == token_id)
         return _Beam(
             [*self.token_ids, token_id], [*self.logprobs, logprob], [*self.tops, list(likely[:num_top])], self.reason
@@ -43,9 +43,9 @@ class _Beam:
 
 
 class OneTokenBeams:
-    """The search of one request. `most`: how many likely tokens the engine tells. `criterion`: of its stop strings.
+    """One request's search. `most`: likely tokens per answer of the engine. `criterion`: for its stop strings.
 
-    Raises: UnsupportedFeature if more would be needed for the search to be exact.
+    Raises: UnsupportedFeature if an exact search would need more.
     """
 
     def __init__(self, request: EngineRequest, most: int, criterion: StopCriterion | None) -> None:
@@ -67,7 +67,7 @@ class OneTokenBeams:
         self._finished: dict[int, _Beam] = {}
 
     async def run(self, next_tokens: NextTokens) -> list[EngineOutput]:
-        """The best sequences, best first, whole. Raises: what `next_tokens` does."""
+        """The best sequences, best first, whole. Raises: errors of `next_tokens`."""
         is_first = True
         while not self._search.is_finished:
             slots = [0] if is_first else self._search.live_slots

@@ -1,8 +1,8 @@
-"""The pooling engine as the server sees it: the Engine protocol over a thread that computes batch after batch of texts.
+"""The pooling engine as the server uses it: the Engine protocol over a thread that computes batches of texts.
 
-Does: own the engine thread; cut requests into texts and put their rows together again; drop what nobody waits for;
-survive and report failure. Does not: choose batches (`queue` does) or compute (the model does). `pool`, `start` and
-`shutdown` run on event loops; `_run` and what it calls on the engine thread.
+Does: own the engine thread; split requests into texts and join their rows again; drop cancelled requests; survive and report
+failures. Does not: choose batches (`queue` does) or compute (the model does). `pool`, `start` and `shutdown` run on event
+loops; `_run` and its callees on the engine thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_RETRY_S = 60
 
 
 class Pooler(Protocol):
-    """A model, as far as the engine knows it. One thread runs it."""
+    """A model, as the engine uses it. One thread runs it."""
 
     @property
     def dimensions(self) -> int: ...
@@ -43,7 +43,7 @@ class Pooler(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A request. `rows`: of its texts, as far as they are computed."""
+    """A request. `rows`: the computed rows of its texts."""
 
     rows: list[Any]
     num_left: int
@@ -56,7 +56,7 @@ class _Job:
 
 
 class PoolingEngine:
-    """Runs `model`, which it owns from the start on. `batch_tokens`: of a batch, unless one text has more."""
+    """Runs `model`, which it owns. `batch_tokens`: tokens of a batch, unless a single text has more."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class PoolingEngine:
         self.capabilities = Capabilities(max_model_len=max_tokens, vocab_size=vocab_size, prompt_logprobs=False)
         self._queue = TextQueue()
         self._jobs: set[_Job] = set()
-        self._changed = threading.Condition()  # guards queue, jobs and what ends them
+        self._changed = threading.Condition()  # guards queue, jobs and the end
         self._life = OnThread("dragoman-pooling")
         self._is_closed = False
-        self._num_running = 0  # texts of the batch that is computed
+        self._num_running = 0  # texts of the current batch
         self._totals = _Totals()
 
     async def start(self) -> None:
-        """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
+        """Start the engine thread, unless it runs. Raises: EngineDead after a shutdown or a failure."""
         self._life.begin(self._run, self._fail)
 
     def generate(self, request: EngineRequest) -> Outputs:
@@ -130,7 +130,7 @@ class PoolingEngine:
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, let the model go."""
+        """Refuse new requests, wait up to `drain_s` seconds for the running ones, cancel the rest, release the model."""
         await self._life.drain(self._wait_until_idle, drain_s)
         with self._changed:
             self._is_closed = True
@@ -141,7 +141,7 @@ class PoolingEngine:
         await asyncio.to_thread(self._model.close)
 
     def _check_open(self, num_tokens: int) -> None:
-        """Raises: EngineDead, or Overloaded if a request of `num_tokens` tokens cannot be taken."""
+        """Raises: EngineDead, or Overloaded if there is no room for a request of `num_tokens` tokens."""
         self._life.check_open()
         waiting = self._queue.num_tokens
         if waiting and waiting + num_tokens > self._max_waiting_tokens:
@@ -169,7 +169,7 @@ class PoolingEngine:
             self._deliver(batch, rows)
 
     def _next_batch(self) -> list[WaitingText]:
-        """The texts to compute next, as soon as there are some; [] at the end."""
+        """The texts to compute next, once there are some; [] at the end."""
         with self._changed:
             self._num_running = 0
             self._changed.wait_for(lambda: self._is_closed or len(self._queue) > 0)
@@ -195,7 +195,7 @@ class PoolingEngine:
             _tell(job, None)
 
     def _fail(self, error: ServerError) -> None:
-        """Answer everybody."""
+        """Fail all requests."""
         with self._changed:
             jobs = list(self._jobs)
         for job in jobs:
@@ -204,7 +204,7 @@ class PoolingEngine:
 
 @dataclass(slots=True)
 class _Totals:
-    """Counts of the work done. One thread writes."""
+    """Totals of the work done. Only one thread writes."""
 
     num_steps: int = 0
     num_tokens: int = 0
@@ -213,7 +213,7 @@ class _Totals:
     step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def add(self, batch: Sequence[WaitingText], seconds: float) -> None:
-        """A batch was computed."""
+        """Count a batch."""
         num_tokens = sum(waiting.length for waiting in batch)
         self.num_steps += 1
         self.num_tokens += num_tokens
@@ -223,7 +223,7 @@ class _Totals:
 
 
 def _tell(job: _Job, error: ServerError | None) -> None:
-    """Have the request's event loop go on with it."""
+    """Wake the request on its event loop."""
 
     def settle() -> None:
         if job.done.done():
@@ -235,5 +235,5 @@ def _tell(job: _Job, error: ServerError | None) -> None:
 
     try:
         job.loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop was closed: nobody waits
+    except RuntimeError:  # the loop was closed: nothing waits there
         return

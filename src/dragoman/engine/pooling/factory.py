@@ -1,7 +1,7 @@
-"""Makes pooling engines: tells what a model will take, loads it, puts the engine together.
+"""Makes pooling engines: computes a model's memory, loads it, puts the engine together.
 
-Does: read the directory's recipe with what the operator chose. Does not: read options' sources. Imported when a model that
-embeds or scores is to be loaded.
+Does: read the directory's recipe, with the operator's options. Does not: read options' sources. Imported to load a model
+that embeds or scores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PoolingFactory:
                 len(shape) == 2 and shape[0] >= min(family.facts.vocab_size, 30_000) and re.search("embed|wte", name)
             )
             total += prod(shape) * ((max(size, 2.0) if is_table else size) if len(shape) > 1 else 4.0)
-        if recipe.sparse is not None:  # the words' matrix, which the table of embeddings is as well
+        if recipe.sparse is not None:  # the embedding table a second time, for the words' weights
             total += family.facts.vocab_size * family.facts.hidden_size * size
         return MemoryNeeds(int(total * _BESIDE))
 
@@ -60,7 +60,7 @@ class PoolingFactory:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPooling:
-    """A model on its way to a pooling engine. `max_waiting_tokens` None = the usual."""
+    """A loaded model, to become a pooling engine. `max_waiting_tokens` None = the default."""
 
     pooler: LoadedPooler
     options: RollingOptions
@@ -94,7 +94,7 @@ class LoadedPooling:
 
 
 def _words(recipe: Recipe, dimensions: int) -> list[str]:
-    """Lines on what the model does."""
+    """Lines that describe the model."""
     match recipe.kind:
         case "score":
             return [f"scores pairs of texts ({recipe.activation})"]

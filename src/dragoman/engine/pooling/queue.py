@@ -1,7 +1,7 @@
-"""The texts that wait, and which of them are computed next.
+"""The waiting texts, and the choice of a batch.
 
-Does: keep them in the order they came and by length; choose batches of texts of similar length, the oldest always among
-them. Does not: lock (the engine does) or compute.
+Does: keep them by arrival and by length; choose batches of texts of similar length that include the oldest. Does not: lock
+(the engine does) or compute.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Any
 
 from dragoman.types import PooledText
 
-# Attention works on rows as long as the batch's longest text. Of what a batch's tokens cost it is a small part, so that some
-# emptiness is worth a fuller batch; the rest of the network sees no emptiness at all.
+# Attention pads rows to the batch's longest text. It is a small part of a batch's cost, so some padding is worth a fuller
+# batch; the rest of the network has no padding at all.
 _EMPTINESS = 1.25
-_SHORT_TOKENS = (
-    512  # places that may always be empty: little beside the products of the smallest batch that is worth it
-)
+_SHORT_TOKENS = 512  # padding that is always allowed: little beside the products of the smallest efficient batch
 
 
 @dataclass(slots=True, eq=False)
 class WaitingText:
-    """One text of a request. `owner`: whose it is, `index`: which of its texts."""
+    """One text of a request, the one at `index`. `owner`: its request."""
 
     text: PooledText
     owner: Any
@@ -37,10 +35,10 @@ class WaitingText:
 
 
 class TextQueue:
-    """Texts that wait. One thread at a time."""
+    """Waiting texts. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._by_age: deque[WaitingText] = deque()  # taken ones are left out when they come to the front
+        self._by_age: deque[WaitingText] = deque()  # removed texts are skipped when they reach the front
         self._by_length: list[tuple[int, int, WaitingText]] = []
         self._number = 0
         self.num_tokens = 0
@@ -49,7 +47,7 @@ class TextQueue:
         return len(self._by_length)
 
     def add(self, texts: Iterable[WaitingText]) -> None:
-        """These come last."""
+        """Append texts."""
         for text in texts:
             self._number += 1
             self._by_age.append(text)
@@ -65,7 +63,7 @@ class TextQueue:
         self._by_age = deque(text for text in self._by_age if not text.is_taken)
 
     def take(self, max_tokens: int) -> list[WaitingText]:
-        """The oldest text, with others whose length is nearest to its own, up to `max_tokens` together; [] if none waits."""
+        """The oldest text and others nearest to it in length, up to `max_tokens` together; [] if none waits."""
         while self._by_age and self._by_age[0].is_taken:
             self._by_age.popleft()
         if not self._by_age:

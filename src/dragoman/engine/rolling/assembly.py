@@ -1,4 +1,4 @@
-"""Puts a rolling engine together from a loaded model: runner, sampler, proposer, limits.
+"""Puts a rolling engine together from a loaded model: runner, sampler, proposers, limits.
 
 Does: connect. Does not: load, or choose sizes. Called by the factory, on a worker thread.
 """
@@ -42,7 +42,7 @@ def assemble(
     tools: EngineTools,
     stored: Stored | None = None,
 ) -> RollingEngine:
-    """The engine, not started yet. Allocates the cache: `num_blocks` of each kind. `stored`: it closes the store.
+    """The engine, not started yet, which closes `stored`. Allocates the cache: `num_blocks` of each kind.
 
     Raises: EngineOptionError if the draft model does not fit, or the step log cannot be written.
     """
@@ -83,9 +83,9 @@ def _proposers(
 
 
 def _context_share(model: LoadedModel) -> float:
-    """About what a token of context takes of the time of a step that computes one token.
+    """The estimated cost of a token of context, as a share of a step with one token.
 
-    Both wait for memory, attention with a smaller part of its bandwidth (measured). The weights are taken for those of a
+    Both wait for memory, attention with a smaller part of its bandwidth (measured). The estimate assumes the weights of a
     usual transformer of that width and depth.
     """
     facts, profile = model.facts, model.profile
@@ -95,7 +95,7 @@ def _context_share(model: LoadedModel) -> float:
 
 
 def _guesses_freely(model: LoadedModel) -> bool:
-    """True if tokens can be taken back from the model without memory for it."""
+    """True if the model can take tokens back without extra memory."""
     return not (model.facts.state_layers or model.facts.convolution_layers)
 
 

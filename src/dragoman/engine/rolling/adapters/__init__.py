@@ -1,1 +1,1 @@
-"""The adapters of a rolling engine: what they compute with, and which request uses which."""
+"""The adapters of a rolling engine: their matrices, and their use by requests."""

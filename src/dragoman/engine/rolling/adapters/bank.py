@@ -1,11 +1,11 @@
-"""Holds the matrices of adapters as a graph's inputs take them.
+"""Holds the matrices of adapters in the form of a graph's inputs.
 
-Does: keep them in slots below each other, set the inputs of a step. Does not: know names or requests (`table` does).
-Used on the engine thread, but for its making.
+Does: keep them in consecutive slots, set the inputs of a step. Does not: know names or requests (`table` does). Made on any
+thread, then used on the engine thread.
 
-They are kept in the type of the graph's inputs: rounded once, when an adapter comes. Tensors show the graph only the
-rows from the first slot that a step uses to the last: a step without adapters multiplies by matrices without rows,
-which costs next to nothing, and nothing is ever copied.
+They have the type of the graph's inputs: rounded once, when an adapter is loaded. Tensors give the graph only the rows from
+the first to the last slot that a step uses. So a step without adapters multiplies by matrices without rows, which costs next
+to nothing, and nothing is ever copied.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Array = npt.NDArray[Any]  # of f32 or bfloat16
 
 
 class AdapterBank:
-    """`num_slots` slots of `rank` rows each. Pages cost nothing until they are written."""
+    """`num_slots` slots of `rank` rows each. Pages take no memory until they are written."""
 
     def __init__(self, adapters: ModelAdapters, num_slots: int, rank: int) -> None:
         self.num_slots = num_slots
         self.rank = rank
         self._ranks = [0] * num_slots  # of the adapters in the slots
-        self._matrices: list[tuple[Any, Array]] = []  # the ports, and what all slots hold for them
+        self._matrices: list[tuple[Any, Array]] = []  # the ports, and the rows of all slots for each
         self._downs: dict[str, Array] = {}
         self._ups: dict[str, list[tuple[Array, Array]]] = {}
         for place in adapters.places:
@@ -47,7 +47,7 @@ class AdapterBank:
         return matrix
 
     def fill(self, slot: int, changes: tuple[Change, ...]) -> None:
-        """Put an adapter into a slot that no step uses. Its rank is at most the slots'."""
+        """Put an adapter into a slot that no step uses. Its rank must fit."""
         begin = slot * self.rank
         used = max(self._ranks[slot], *(change.matrices.rank for change in changes))
         for _, matrix in self._matrices:
@@ -60,7 +60,7 @@ class AdapterBank:
         self._ranks[slot] = max(change.matrices.rank for change in changes)
 
     def set_inputs(self, request: Any, slots: npt.NDArray[np.int64] | None, num_tokens: int) -> None:
-        """Set a step's inputs. `slots`: of each of its tokens, or fewer than there are; NO_SLOT = no adapter."""
+        """Set a step's inputs. `slots`: one for each of its tokens, perhaps fewer; NO_SLOT = no adapter."""
         begin, end, owners = 0, 0, np.zeros(0, dtype=np.int64)
         if slots is not None and (slots != NO_SLOT).any():
             first, last = slots[slots != NO_SLOT].min(), slots.max()

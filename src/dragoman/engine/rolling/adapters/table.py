@@ -1,10 +1,10 @@
-"""The adapters of an engine, and the slot that each of them is in.
+"""The adapters of an engine, and their slots.
 
-Does: names, slots, who uses them; loading beside the steps. Does not: compute (`bank` does). `use`, `release`, `load` and
-`unload` are called on event loops; slots are filled on the engine thread, between steps.
+Does: keep names, slots and users; load adapters beside the steps. Does not: compute (`bank` does). `use`, `release`, `load`
+and `unload` are called on event loops; slots are filled on the engine thread, between steps.
 
-A slot is free when its adapter has been unloaded and the last request that used it has ended: requests go on with the
-adapter that they began with.
+A slot becomes free when its adapter has been unloaded and its last request has ended: requests keep their adapter to the
+end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RunBetweenSteps = Callable[[Callable[[], None]], "Future[None]"]
 
 
 class AdapterTable:
-    """The adapters of one engine. `takes_more`: they come and go while it runs."""
+    """The adapters of one engine. `takes_more`: they can be loaded and unloaded while it runs."""
 
     def __init__(self, adapters: ModelAdapters, bank: AdapterBank, *, takes_more: bool) -> None:
         self.takes_more = takes_more
@@ -39,7 +39,7 @@ class AdapterTable:
         self._lock = threading.Lock()
         self._uses: dict[str, AdapterUse] = {}
         self._num_users = [0] * bank.num_slots
-        self._taken: set[int] = set()  # slots whose adapters can be asked for, or are being loaded
+        self._taken: set[int] = set()  # slots whose adapters are available, or being loaded
         self._changes = asyncio.Lock()
         for name, adapter in adapters.first.items():
             slot = self._take_slot(name)
@@ -53,7 +53,7 @@ class AdapterTable:
         return tuple(self._uses)
 
     def use(self, name: str) -> AdapterUse:
-        """The adapter, kept until it is released. Raises: UnsupportedFeature if it is gone."""
+        """The adapter, held until it is released. Raises: UnsupportedFeature if it is gone."""
         with self._lock:
             if name not in self._uses:
                 raise UnsupportedFeature(f"adapter {name} has just been unloaded", param="adapter")
@@ -62,7 +62,7 @@ class AdapterTable:
             return use
 
     def release(self, use: AdapterUse) -> None:
-        """The request has ended, or its abort is on its way to the engine thread."""
+        """Release the adapter of a request that has ended, or whose abort has been sent to the engine thread."""
         with self._lock:
             self._num_users[use.slot] -= 1
 
@@ -86,7 +86,7 @@ class AdapterTable:
             self._publish(name, slot, digest)
 
     def forget(self, name: str) -> bool:
-        """Let nobody else use the adapter; False if there is none."""
+        """Refuse the adapter to further requests; False if it does not exist."""
         with self._lock:
             use = self._uses.pop(name, None)
             if use is not None:
@@ -100,7 +100,7 @@ class AdapterTable:
                 raise NotFound(f"Adapter {name} is not loaded", param="name")
 
     def _changes_of(self, adapter: Adapter) -> tuple[Change, ...]:
-        """Raises: ModelError if the model has no place for it."""
+        """The adapter's matrices. Raises: ModelError if they do not fit the model."""
         if adapter.rank > self._bank.rank:
             raise ModelError(
                 f"{adapter.path}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self._bank.rank}"
@@ -129,7 +129,7 @@ class AdapterTable:
 
 
 def digest_of(changes: Sequence[Change]) -> str:
-    """A digest of all that an adapter changes."""
+    """A digest of everything that an adapter changes."""
     whole = blake2b(digest_size=16)
     for place, matrices in sorted(changes, key=lambda change: change.place.module):
         for matrix in (matrices.down, matrices.up):

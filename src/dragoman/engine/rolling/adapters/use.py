@@ -1,4 +1,4 @@
-"""An adapter as one request uses it: plain values, for packing and naming what a sequence computes."""
+"""An adapter as one request uses it: plain values, for batches and digests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_SLOT = -1
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """The place of an adapter. `key`: a digest of its content, equal in all processes, whatever its name."""
+    """An adapter's place. `key`: a digest of its content, equal in all processes, whatever its name."""
 
     name: str
     slot: int
