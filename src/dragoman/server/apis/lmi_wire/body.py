@@ -127,7 +127,10 @@ def _from_form(fields: Mapping[str, list[str]]) -> Payload:
     if body.get("parameters") == "":
         del body["parameters"]
     if "parameters" in body:
-        body["parameters"] = _json(body["parameters"].encode(), "Field 'parameters'")
+        try:
+            body["parameters"] = decode_json(body["parameters"].encode())
+        except NotJson as error:
+            raise InvalidPayload(error.of("Field 'parameters'")) from error
     return _from_object(body)
 
 
@@ -136,13 +139,6 @@ def _json_body(http: HttpCall) -> Any:
         return http.json()
     except NotJson as error:
         raise InvalidPayload(error.of("The body")) from error
-
-
-def _json(content: bytes, what: str) -> Any:
-    try:
-        return decode_json(content)
-    except NotJson as error:
-        raise InvalidPayload(error.of(what)) from error
 
 
 def _text(content: bytes, http: HttpCall) -> str:

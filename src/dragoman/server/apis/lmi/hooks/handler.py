@@ -41,11 +41,6 @@ class Handler:
         """True if a call that it answers with None is generated for: an asynchronous one beside LMI's own handler."""
         return self.is_async and not self.is_entry_point
 
-    @property
-    def wants_start(self) -> bool:
-        """True if it is called once without content; LMI spares an asynchronous one beside its own handler that call."""
-        return not self.falls_through
-
     def start(self, properties: Mapping[str, str]) -> None:
         """The call by which LMI initialises a handler. Raises: StartRefused, and what the handler raises."""
         _check_start(self.function(Input(properties, function_name=self.name)))

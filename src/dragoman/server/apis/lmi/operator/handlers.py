@@ -48,8 +48,8 @@ class HandlerRuntime:
 
     async def start(self) -> None:
         """Initialise the handler, which may take any time. Raises: HookError, and what the handler raises."""
-        if not self.handler.wants_start:
-            return
+        if self.handler.falls_through:
+            return  # LMI does not initialise an asynchronous handler beside its own
         if self.handler.is_async:
             await self.loop.run(lambda: self.handler.start_async(self.properties))
         else:
