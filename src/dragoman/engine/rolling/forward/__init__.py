@@ -1,1 +1,1 @@
-"""The forward pass: packing a batch into flat arrays, and the runner that computes its logits."""
+"""The forward pass: a batch as flat arrays, and the runner that computes its logits."""

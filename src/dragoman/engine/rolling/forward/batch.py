@@ -1,14 +1,15 @@
-"""The batch of one step: as the scheduler plans it, and packed into the flat arrays that a runner takes.
+"""The batch of one step: as the scheduler plans it, and as the flat arrays of a runner.
 
-Does: hold the plan and count what is in it; copy token ids, positions and block tables into preallocated buffers, and
-choose the rows of logits. Does not: decide anything, change sequences, or run anything. Plans are made by the scheduler and
-read by `update`, arrays are made for `core`; on the engine thread only.
+Does: hold the plan and its totals; copy token ids, positions and block tables into preallocated buffers, and choose the rows
+of logits. Does not: decide anything, change sequences, or run anything. The scheduler makes plans, `update` reads them, and
+`core` gets the arrays; on the engine thread only.
 
-A prompt's tokens form one row, whatever the step computes of them; every other token, drafts and tokens that are computed
-again included, is a row of its own, as it is when it is decoded. Rows of several tokens go through another attention kernel,
-which sums in another order: so verifying guesses, or recomputing what a preempted sequence had, changes no bit of an answer.
-The rows of a sequence list the same blocks, and see each other's keys and values, if each is one token: so a prompt's row
-has no other row of its sequence beside it (the scheduler sees to that).
+A step's tokens of a prompt form one row. Every other token, including drafts and tokens that are computed again, is a
+separate row, as in decoding. Rows of several tokens go through another attention kernel, which sums in another order. So
+verifying guesses, or recomputing a preempted sequence, changes no bit of an answer.
+
+If all rows of a sequence are single tokens, they list the same blocks and see each other's keys and values. The scheduler
+never puts a prompt's row into the same step as another row of its sequence.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _MIN_BLOCKS = 4096
 class ScheduledSequence:
     """The part of one sequence in a step: `num_new_tokens` from its first uncomputed one on.
 
-    `num_sample_rows`: rows of logits to sample from: 0 while tokens remain, else one per sequence of the group when the
-    prompt's end forks it, else one per draft token and one more. `num_prompt_rows`: rows for prompt log-probabilities.
+    `num_sample_rows`: rows of logits to sample from. 0 while tokens remain; one per sequence of the group if the prompt's
+    end forks it; else one per draft token and one more. `num_prompt_rows`: rows for prompt log-probabilities.
     """
 
     sequence: Sequence
@@ -57,11 +58,11 @@ class ScheduledBatch:
     num_prompt_rows: int = 0
     num_preempted: int = 0
     num_prefill_tokens: int = 0  # tokens of entries that do not decode
-    prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
-    num_padding: int = 0  # rows that are computed beside, for nobody
-    background: Room | None = None  # what sequences in the background may still take; None = all that is free
+    prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = no limit
+    num_padding: int = 0  # dummy rows of the step
+    background: Room | None = None  # room left for the background; None = no limit
     background_tokens: int = 0  # of prompts in the background, among those above
-    background_rows: int = 0  # of sequences in the background that decode
+    background_rows: int = 0  # of decoding sequences in the background
     begin_s: float = 0.0  # when it was planned, by the scheduler's clock
 
     def __bool__(self) -> bool:
@@ -69,7 +70,7 @@ class ScheduledBatch:
 
     @property
     def num_decode_rows(self) -> int:
-        """Tokens of sequences that decode, guesses included: each is a row of its own."""
+        """Tokens of decoding sequences, guesses included: each is a separate row."""
         return self.num_tokens - self.num_prefill_tokens
 
     def add(self, entry: ScheduledSequence) -> None:
@@ -109,16 +110,16 @@ class _TableBuffers:
         self.block_indices = np.zeros(_MIN_BLOCKS, dtype=np.int32)
 
     def ensure_blocks(self, num_blocks: int) -> npt.NDArray[np.int32]:
-        """`block_indices` with room for `num_blocks`; its content is kept."""
+        """`block_indices` with room for `num_blocks`; keeps its content."""
         self.block_indices = _grown(self.block_indices, num_blocks)
         return self.block_indices
 
 
 class BatchBuffers:
-    """Memory for the arrays of one step, allocated once and grown when a step needs more.
+    """Memory for the arrays of one step, which grows when a step needs more.
 
-    `num_kinds`: of the cache. `has_regimes`: whether there is a long one. `may_have_extras`: whether a request with pictures
-    or an adapter has come yet; steps do not look for them until then.
+    `num_kinds`: of the cache. `has_regimes`: whether the model has a long regime. `may_have_extras`: whether a request with
+    pictures or an adapter has ever come; until then steps do not look for them.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class BatchBuffers:
         self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
 
     def ensure_rows(self, num_rows: int) -> npt.NDArray[np.int64]:
-        """`logit_indices` with room for `num_rows`; its content is kept."""
+        """`logit_indices` with room for `num_rows`; keeps its content."""
         self.logit_indices = _grown(self.logit_indices, num_rows)
         return self.logit_indices
 
@@ -143,13 +144,13 @@ class BatchBuffers:
 def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: BatchBuffers) -> ForwardBatch:
     """The runtime inputs of a step, as slices of `buffers`; shapes and meaning as in `ForwardBatch`.
 
-    Rows of logits: first those to sample from, in the order of the batch's entries, then those for prompt
-    log-probabilities, in the same order; so that each kind is one contiguous slice.
+    Rows of logits: first those to sample from, in the order of the batch's entries, then those for prompt log-probabilities,
+    in the same order. So each kind is one contiguous slice.
     """
     ids, positions, begins = buffers.input_ids, buffers.position_ids, buffers.subsequence_begins
     rows = _rows(batch)
     token, max_context_len = 0, 0
-    # The loops over rows of batch building are this one, that in `_rows` and that in `_fill_tables`; only slices inside.
+    # Only this loop and those in `_rows` and `_fill_tables` run over the rows of a batch; inside are only slices.
     for number, (sequence, begin, end) in enumerate(rows, 1):
         if end - begin == 1:
             ids[token] = sequence.token_ids[begin]
@@ -253,12 +254,12 @@ def _regimes(batch: ScheduledBatch) -> npt.NDArray[np.int64]:
 
 
 def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers) -> BlockTables:
-    """The block tables of the layers of one kind, as slices of `buffers`."""
+    """The block tables of one cache kind's layers, as slices of `buffers`."""
     past_lens, begins, block_indices = buffers.past_lens, buffers.block_indices_begins, buffers.block_indices
     size, has_window = manager.block_size, manager.window > 0
     num_blocks = 0
     for number, (sequence, row_begin, row_end) in enumerate(rows):
-        # With a window all positions count from the first block that is left.
+        # With a window, all positions count from the first block that is left.
         passed = manager.num_passed(sequence.sequence_id) * size if has_window else 0
         table = manager.table(sequence.sequence_id)[: -(-(row_end - passed) // size)]
         begin = num_blocks
@@ -280,7 +281,7 @@ def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDA
         last = token + entry.num_new_tokens - 1
         num_rows, num_drafts = entry.num_sample_rows, entry.sequence.num_draft_tokens
         if num_rows:
-            # Either the last 1 + drafts positions, or the prompt's last position once for each sequence that forks.
+            # Either the last 1 + drafts positions, or the prompt's last position once per forked sequence.
             indices[sample_row : sample_row + num_rows] = (
                 buffers.arange[last - num_drafts : last + 1] if num_drafts else last
             )
@@ -294,7 +295,7 @@ def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDA
 
 
 def _first_prompt_row(entry: ScheduledSequence) -> int:
-    """The first of the entry's new tokens whose successor's log-probability is still wanted."""
+    """The first of the entry's new tokens whose successor needs a log-probability."""
     collected = entry.sequence.group.prompt_logprobs
     assert collected is not None
     return len(collected) - 1 - entry.sequence.num_computed_tokens

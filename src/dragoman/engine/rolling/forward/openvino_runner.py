@@ -1,13 +1,14 @@
 """Runs one step's batch through the compiled OpenVINO graph.
 
-Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks.
-Does not: schedule, sample, or know what a request is. Runs on the engine thread only; `infer` releases the GIL.
+Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks. Does not: schedule, sample, or know
+requests. Runs on the engine thread only; `infer` releases the GIL.
 
-Determinism: the library's attention computes a row alike in all company. OpenVINO's has two ways to divide a step. If every
-row is a single token and there are fewer rows than threads, each thread sums up some blocks of a row's values; which ones
-depends on the step's other rows. In all other steps one thread sums up a row's values in their order. So a step of the first
-kind gets dummy tokens in a scratch block: single ones up to as many rows as threads, or one row of two tokens where that is
-less. A request's tokens then do not depend on what else is in the batch.
+Determinism: the library's attention computes a row alike in any batch. OpenVINO's divides steps in two ways. If every row is
+a single token and there are fewer rows than threads, each thread sums up some blocks of a row's values. Which ones depends
+on the step's other rows. In all other steps one thread sums up a row's values in order.
+
+So a step of the first kind gets dummy tokens in a scratch block: single ones up to as many rows as threads, or one row of
+two tokens if that is less. A request's tokens then do not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ Array = np.ndarray[Any, Any]
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
-_LEAST_STEP = 256  # tokens; a longer one would take memory for rows of scores that short contexts do not need
+_LEAST_STEP = 256  # tokens; a larger step would need memory for rows of scores that short contexts do not need
 _PARTS = 8  # of the next power of two
 
-_LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time of giving them back
+_LARGE_STEP = 128  # tokens; freeing the buffers of smaller steps is not worth the time
 
 
 def _no_embeddings(facts: ModelFacts) -> Array:
-    """As many as a text has."""
+    """Empty embeddings, for a step without pictures."""
     levels = 0 if facts.pictures is None else facts.pictures.num_levels
     return np.zeros((0, levels * facts.hidden_size), dtype=np.float32)
 
@@ -52,11 +53,12 @@ def _numbers(first: int, count: int) -> Array:
 class KnownContext:
     """The longest context that kernels were made for, at most `max_model_len` unless a step is longer.
 
-    The attention's kernels are generated for the longest context so far, and again for a longer one, by whole blocks.
-    For a model of 24 layers, whose step takes 20 ms, that took 12 ms more in every 32nd step of the longest sequence. It
-    took as long in every piece of the longest prompt. So a step that is longer than all before says that it is longer
-    still, and those that follow grow into that. Others say what is so: by it, kernels for fewer sequences than threads
-    divide the work.
+    The attention's kernels are generated for the longest context so far, and again for a longer one, by whole blocks. For a
+    model of 24 layers with steps of 20 ms, that took 12 ms more in every 32nd step of the longest sequence. It took as long
+    in every piece of the longest prompt.
+
+    So a step longer than all before states an even longer context, which the following steps grow into. Other steps state
+    their true context: kernels for fewer sequences than threads divide the work by it.
     """
 
     def __init__(self, max_model_len: int) -> None:
@@ -76,7 +78,7 @@ class KnownContext:
 class OpenVinoRunner:
     """A ModelRunner over a loaded model. `num_blocks`: KV blocks of 32 tokens for the layers of each cache kind.
 
-    A single number is that of each kind. `bank`: of a model with places for adapters.
+    A single number applies to every kind. `bank`: for a model with places for adapters.
     """
 
     def __init__(self, loaded: LoadedModel, num_blocks: int | Sequence[int], bank: AdapterBank | None = None) -> None:
@@ -94,14 +96,14 @@ class OpenVinoRunner:
         self._attends = loaded.profile.attends
         inputs = {port.get_any_name() for port in loaded.compiled.inputs}
         self._known_context = KnownContext(facts.max_position) if "max_context_len" in inputs else None
-        self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
+        self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it exists
         self._request = loaded.compiled.create_infer_request()
         self._caches: list[list[Any]] = [[] for _ in self.pools]
-        # those of exported graphs, whose tables are not like those of attention
+        # those of exported graphs, with their own kind of tables
         self._has_state_inputs = "state_blocks" in inputs
         for port in cache_ports(loaded.compiled):
             kind = cache_kind(port, facts)
-            # more than the scheduler knows about: a scratch block, and for such graphs one that stays zero
+            # more than the scheduler uses: a scratch block, and for such graphs one that stays zero
             has_zeros = self._has_state_inputs and facts.cache_kinds[kind].has_states
             tensor = self._allocate(port, counts[kind] + (2 if has_zeros else 1))
             if has_zeros:
@@ -118,12 +120,12 @@ class OpenVinoRunner:
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
         shape = [num_blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
-        tensor = ov.Tensor(port.get_element_type(), ov.Shape(shape))  # pages cost nothing until they are written
+        tensor = ov.Tensor(port.get_element_type(), ov.Shape(shape))  # pages take no memory until they are written
         self._request.set_tensor(port, tensor)
         return tensor
 
     def _rows_of_bytes(self, kind: int) -> list[Array]:
-        """Of all that blocks of a kind hold, the memory: in each array u8 [blocks, bytes]."""
+        """The memory of all blocks of a kind: in each array u8 [blocks, bytes]."""
         return [tensor.data.reshape(tensor.shape[0], -1).view(np.uint8) for tensor in self._caches[kind]]
 
     def forward(self, batch: ForwardBatch) -> Array:
@@ -163,12 +165,12 @@ class OpenVinoRunner:
         return logits[:num_rows]
 
     def output(self, name: str) -> Array:
-        """The output of that name from the last step, of a graph that has further outputs."""
+        """The output of that name from the last step, of a graph with further outputs."""
         values: Array = self._request.get_tensor(name).data
         return values
 
     def _picture_inputs(self, batch: ForwardBatch) -> dict[str, Array]:
-        """The inputs for pictures of a graph that takes them, also when the step has none. A dummy token has none."""
+        """The picture inputs of a graph that has them, also for a step without pictures. Dummy tokens have no picture."""
         facts, pictures = self._facts.pictures, batch.pictures
         if facts is None:
             return {}
@@ -190,13 +192,13 @@ class OpenVinoRunner:
         self._request.set_tensor(name, ov.Tensor(values))
 
     def _tables(self, batch: ForwardBatch) -> Sequence[BlockTables]:
-        """Of each kind."""
+        """The block tables of each kind."""
         return [batch, *(batch.more_tables or [batch] * (len(self.pools) - 1))]
 
     def _dummies(self, batch: ForwardBatch) -> list[int]:
-        """The tokens of each row that the step gets besides its own."""
+        """The token counts of the step's dummy rows."""
         dummies = [1] * batch.num_padding
-        if self._attends:  # the library of kernels does, alike in all company
+        if self._attends:  # the library of kernels computes rows alike in any batch
             return dummies
         num_rows = len(batch.past_lens) + batch.num_padding
         if len(batch.input_ids) > len(batch.past_lens):  # some row has several tokens
@@ -206,7 +208,7 @@ class OpenVinoRunner:
         return dummies
 
     def _with_dummies(self, batch: ForwardBatch, dummies: list[int]) -> ForwardBatch:
-        """The batch, followed by sequences of these lengths; nobody reads what they write."""
+        """The batch, followed by dummy sequences of these lengths."""
         first, *others = [
             self._with_scratch_blocks(tables, kind, len(dummies)) for kind, tables in enumerate(self._tables(batch))
         ]
@@ -250,13 +252,14 @@ class OpenVinoRunner:
         return [rows[block] for rows in self._bytes_of[kind]]
 
     def close(self) -> None:
-        """Let go of the model and give the cache's memory back; the runner is unusable afterwards.
+        """Release the model and the cache's memory; the runner is unusable afterwards.
 
-        The weights go when nobody else holds the loaded model. May be called on any thread that is not in a forward.
+        The weights are freed with the last reference to the loaded model. May be called on any thread, but not during a
+        forward.
         """
         caches, self._caches = self._caches, []
         self._bytes_of = []
-        self._request = self._bank = None  # reads the caches
+        self._request = self._bank = None  # refers to the caches
         for tensor in chain.from_iterable(caches):
             forget_pages(tensor.data)
         self._loaded = None

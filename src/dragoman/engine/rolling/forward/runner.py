@@ -1,7 +1,7 @@
-"""The seam between the engine and a model: what one forward pass takes, and who runs it.
+"""The interface between the engine and a model: the inputs of a forward pass, and the runner's protocol.
 
 Does: define `ForwardBatch` (flat, paged inputs of one step) and the `ModelRunner` protocol. Does not: contain a runner,
-schedule, or sample. Built by `batch`, consumed by a runner, on the engine thread only.
+schedule, or sample. Built by `batch`, used by a runner, on the engine thread only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Tables in which the layers of one cache kind find the context of a step's rows. Shapes: as in `ForwardBatch`."""
+    """The block tables of one cache kind's layers for a step's rows. Shapes: as in `ForwardBatch`."""
 
     past_lens: npt.NDArray[np.int32]
     block_indices: npt.NDArray[np.int32]
@@ -27,10 +27,10 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class PictureInputs:
-    """Inputs that pictures add to a step. Shapes: M placeholders among its T tokens, W numbers in an embedding.
+    """A step's inputs for pictures. Shapes: M placeholders among its T tokens, W numbers in an embedding.
 
-    `rows` i64 [M]: the placeholders' places among the tokens. `embeddings` f32 [M, W]. `positions` i64 [3, T]: by time, row
-    and column, for all tokens of the step; a model with one position passes them over.
+    `rows` i64 [M]: the placeholders' indices among the tokens. `embeddings` f32 [M, W]. `positions` i64 [3, T]: time, row
+    and column of all tokens of the step; a model with one position ignores them.
     """
 
     rows: npt.NDArray[np.int64]
@@ -40,23 +40,25 @@ class PictureInputs:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch(BlockTables):
-    """The tokens of one step, flat, with the blocks that hold their context. The arrays are valid until the next step.
+    """The tokens of one step, flat, with the blocks of their context. The arrays are valid until the next step.
 
-    Shapes: T = tokens of the step, S = its rows, B = the sum of their blocks, R = rows of logits wanted.
+    Shapes: T = tokens of the step, S = its rows, B = the sum of their blocks, R = requested rows of logits.
+
     A row is a run of tokens of one sequence that attend together. Row i owns tokens [subsequence_begins[i],
     subsequence_begins[i + 1]) and the blocks block_indices[block_indices_begins[i] : block_indices_begins[i + 1]], in order
-    of position: position p lives in slot p % block_size of its block p // block_size. Before its own tokens come
-    `past_lens[i]` others, in the cache or in the rows before it: several rows of one sequence, of a token each, follow each
-    other, and share their blocks. `first_rows` i64: the first row of each sequence; None = each has one.
-    `logit_indices` are positions in T; the same position may be listed several times, R may be 0.
+    of position. Position p is in slot p % block_size of the row's block p // block_size.
 
-    These tables are those of the first cache kind; `more_tables` are the others', or empty: then they read these too. Of a
-    kind with a window, tables may leave out whole blocks that none of the tokens sees: then `past_lens` and the places of
-    blocks count from the first block that is there (`position_ids` do not).
-    `regimes`: for each token, whether its sequence is in the long regime (1) or not (0); None = none is.
-    `num_padding`: rows that nobody reads, to be computed beside these; only for time (see `speculate.row_costs`).
-    `pictures` None = no sequence has any. `adapter_slots`: for each token, where the adapter of its sequence lies, -1 = it
-    has none; None = no sequence has any.
+    `past_lens[i]` tokens precede the row's own, in the cache or in earlier rows: single-token rows of one sequence follow
+    each other and share their blocks. `first_rows` i64: the first row of each sequence; None = each has one row.
+    `logit_indices` are positions in T; a position may be listed several times, and R may be 0.
+
+    These tables are those of the first cache kind; `more_tables` are those of the others, or empty if all kinds use the
+    first's. With a window, tables may leave out whole blocks that none of the tokens sees. Then `past_lens` and the places
+    of blocks count from the first block that is left (`position_ids` do not).
+
+    `regimes`: for each token, 1 if its sequence is in the long regime, else 0; None = all are 0. `num_padding`: dummy rows
+    to compute as well, only to save time (see `speculate.row_costs`). `pictures` None = no sequence has any.
+    `adapter_slots`: for each token, the slot of its sequence's adapter, -1 = none; None = no sequence has an adapter.
     Source: the inputs of OpenVINO's paged-attention op.
     """
 
@@ -74,10 +76,10 @@ class ForwardBatch(BlockTables):
 
 
 class ModelRunner(Protocol):
-    """A loaded model and its KV cache: `pools` of blocks of `block_size` slots, one for each cache kind. Used by one thread.
+    """A loaded model and its KV cache: `pools` of blocks of `block_size` slots, one for each cache kind. For one thread.
 
-    If any kind keeps all tokens, it is the first. `long_context_from`: sequences of more tokens are computed in another
-    regime, from their first token on; None = in the same.
+    A kind that keeps all tokens comes first. `long_context_from`: sequences of more tokens are computed in the long regime,
+    from their first token on; None = there is no long regime.
     """
 
     block_size: int

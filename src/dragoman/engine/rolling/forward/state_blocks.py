@@ -1,11 +1,11 @@
-"""Tells layers with states where a step's sequences find theirs, and where new ones are kept.
+"""Makes the inputs of layers with states: where a step's sequences read their states and write new ones.
 
 Does: read and write lists of blocks. Does not: own the states (they are caches like others), or blocks. Used by the runner,
 on the engine thread only.
 
-A block keeps one state: that behind its last token, or behind the last one that was computed. So a sequence that goes on
-behind a full block finds its state there. A copied block is the state of a forked sequence. A step overwrites the
-state that it changes, so it cannot be computed a second time, and no token can be taken back.
+A block holds one state: after its last token, or after the last computed one. So a sequence that continues after a full
+block finds its state there. A copied block holds the state of a forked sequence. A step overwrites the state that it
+changes, so it cannot be repeated, and no token can be taken back.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Array = np.ndarray[Any, Any]
 
 
 def state_inputs(batch: ForwardBatch, tables: BlockTables, block_size: int, zero_block: int) -> dict[str, Array]:
-    """The graph's inputs for a step, by their names; `StepInputs` says what they mean.
+    """The graph's inputs for a step, by their names; `StepInputs` defines them.
 
-    `tables`: of the kind that has states. `zero_block`: a block that holds the state of a sequence that begins.
+    `tables`: of the kind with states. `zero_block`: a block with the initial state of a sequence.
     """
     lists: list[Array] = []
     for row in range(len(tables.past_lens)):
         blocks = tables.block_indices[tables.block_indices_begins[row] : tables.block_indices_begins[row + 1]]
         past = tables.past_lens[row]
-        # The block with the last token that was computed; a sequence's first token has none before it.
+        # The block with the last computed token; a sequence's first token has none before it.
         before = blocks[(past - 1) // block_size] if batch.past_lens[row] else zero_block
         lists.append(np.append(np.int32(before), blocks[past // block_size :]))
     begins = np.cumsum([0, *map(len, lists)])

@@ -1,6 +1,6 @@
-"""The work of a forward pass, in a few numbers that its duration follows from.
+"""The work of a forward pass, in a few numbers that determine its duration.
 
-Does: tell them from a batch. Does not: measure, or know what they cost (`tools.plan` does). Called where steps are logged or
+Does: compute them from a batch. Does not: measure, or know their costs (`tools.plan` does). Called where steps are logged or
 simulated, on the thread that runs them.
 """
 
@@ -15,7 +15,7 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work of a step. `contexts`: by cache kind, the tokens seen by sequences that decode.
+    """The work of a step. `contexts`: by cache kind, the tokens that decoding sequences read.
 
     `pairs`: by cache kind, the (token, seen token) pairs of pieces of prompts.
     """
