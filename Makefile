@@ -114,7 +114,7 @@ pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest vers
 	$(RUN) scripts/pin_constraints.py
 
 clean:  ## remove the virtual environment, all caches, and what was built
-	rm -rf .venv .venv-* tests/clients/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	rm -rf .venv .venv-* tests/clients/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis build
 	rm -f src/dragoman/kernels/libdragoman.so src/dragoman/kernels/*.txt
 
 $(RUN):
