@@ -1,1 +1,1 @@
-"""Pictures in the rolling engine: who embeds them, and where they stand in a prompt."""
+"""Pictures in the rolling engine: their embedding, and their places in a prompt."""

@@ -1,8 +1,8 @@
-"""Embeds the pictures of requests, one after the other, beside the step loop, and remembers them by their content.
+"""Embeds the pictures of requests, one after the other, beside the step loop, and caches the results by content.
 
-Does: a bounded queue before the tower, a bounded cache behind it; a picture that several requests have is embedded once.
-Does not: prepare pictures or compute (the tower does), or know where they stand in prompts. `embed` is called on any event
-loop; the tower runs on one thread of the embedder's.
+Does: keep a bounded queue before the tower and a bounded cache behind it; embed a picture once for several requests. Does
+not: prepare pictures or compute (the tower does), or know their places in prompts. `embed` is called on any event loop; the
+tower runs on one thread of the embedder's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, Ser
 from dragoman.models.facts import PictureFacts
 from dragoman.types import Detail, Picture, PictureSpan
 
-_CACHE_BYTES = 256 << 20  # of embeddings: some 60 large pictures of a model of 2,048 numbers a token
+_CACHE_BYTES = 256 << 20  # of embeddings: some 60 large pictures of a model with 2,048 numbers per token
 _MAX_WAITING = 64  # pictures
 
 _Key = tuple[str, Detail]
@@ -32,7 +32,7 @@ class PictureTower(Protocol):
     facts: PictureFacts
 
     def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, Embeddings]:
-        """Returns the picture's embeddings; yields when it is prepared, and between the parts of what is then computed."""
+        """Returns the picture's embeddings; yields after preparing it and between the parts of the computation."""
         ...
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
@@ -45,20 +45,20 @@ class PictureTower(Protocol):
 
 
 class PictureEmbedder:
-    """Owns `tower`. `cache_bytes` bounds the embeddings that are remembered, `max_waiting` the pictures in the queue."""
+    """Owns `tower`. `cache_bytes` bounds the cached embeddings, `max_waiting` the pictures in the queue."""
 
     def __init__(
         self, tower: PictureTower, *, cache_bytes: int = _CACHE_BYTES, max_waiting: int = _MAX_WAITING
     ) -> None:
         self.facts = tower.facts
-        self.num_pictures = 0  # asked for
-        self.num_hits = 0  # of these, those that were known, or on their way
+        self.num_pictures = 0  # requested pictures
+        self.num_hits = 0  # of these, those that were cached or queued already
         self.turns = Turns()
         self._tower = tower
         self._cache_bytes = cache_bytes
         self._max_waiting = max_waiting
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dragoman-pictures")
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards everything below
         self._cache: OrderedDict[_Key, EmbeddedPicture] = OrderedDict()
         self._num_cached_bytes = 0
         self._jobs: dict[_Key, _Job] = {}
@@ -66,13 +66,13 @@ class PictureEmbedder:
 
     @property
     def num_waiting(self) -> int:
-        """Pictures in the queue, that which is being embedded included."""
+        """Pictures in the queue, including the one that is being embedded."""
         return len(self._jobs)
 
     async def embed(self, spans: Sequence[PictureSpan]) -> list[EmbeddedPicture]:
         """The embeddings of each span's picture. Raises: Overloaded, EngineFailed, EngineDead or Cancelled (closed).
 
-        If nobody waits for a picture any more, it is not embedded, or not to the end.
+        When no request waits for a picture any more, its embedding stops.
         """
         taken: list[_Job | EmbeddedPicture] = []
         try:
@@ -85,7 +85,7 @@ class PictureEmbedder:
                     self._leave(one)
 
     def close(self) -> None:
-        """Drop what waits, wait for the part at work, release the tower."""
+        """Drop the queue, wait for the current part, release the tower."""
         with self._lock:
             self._is_closed = True
             self._cache.clear()
@@ -93,7 +93,7 @@ class PictureEmbedder:
         self._tower.close()
 
     def _take(self, key: _Key, picture: Picture) -> _Job | EmbeddedPicture:
-        """The embedded picture if it is known, else the job that will embed it."""
+        """The embedded picture if it is cached, else the job that will embed it."""
         with self._lock:
             if self._is_closed:
                 raise EngineDead("the engine was shut down")
@@ -123,7 +123,7 @@ class PictureEmbedder:
                 self._forget(job)
 
     def _run(self, job: _Job, picture: Picture) -> EmbeddedPicture:
-        """On the embedder's thread."""
+        """Embed queued pictures, on the embedder's thread."""
         detail = job.key[1]
         try:
             embedded = EmbeddedPicture(self._compute(job, picture, detail), self._tower.grid(picture, detail))
@@ -137,7 +137,7 @@ class PictureEmbedder:
         return embedded
 
     def _compute(self, job: _Job, picture: Picture, detail: Detail) -> Embeddings:
-        """One part of the tower after the other, in turn with steps. Raises: Cancelled as soon as nobody waits any more."""
+        """Compute the tower's parts in turn with steps. Raises: Cancelled as soon as no request waits any more."""
         parts = self._tower.embed(picture, detail)
         next(parts)
         while True:
@@ -149,7 +149,7 @@ class PictureEmbedder:
                     return embeddings
             with self._lock:
                 if self._is_closed or not job.num_waiting:
-                    self._forget(job)  # later requests for it begin again
+                    self._forget(job)  # later requests for it start again
                     raise Cancelled("the server is shutting down")
 
     def _forget(self, job: _Job) -> None:
@@ -167,7 +167,7 @@ class PictureEmbedder:
 
 
 class _Job:
-    """A picture on its way. `num_waiting`: requests that want it."""
+    """A queued picture. `num_waiting`: requests that wait for it."""
 
     future: Future[EmbeddedPicture]
 
@@ -180,7 +180,7 @@ class _Job:
         try:
             return await asyncio.shield(asyncio.wrap_future(self.future))
         except asyncio.CancelledError:
-            if self.future.cancelled():  # by `close`, not by the request that waits here
+            if self.future.cancelled():  # by `close`, not by this waiting request
                 raise Cancelled("the server is shutting down") from None
             raise
         except ServerError:

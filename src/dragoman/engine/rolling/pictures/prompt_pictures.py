@@ -1,8 +1,8 @@
-"""The pictures of one prompt, embedded: which tokens they stand in for, and what follows for positions, chunks and prefixes.
+"""The embedded pictures of one prompt: their placeholders, and their effect on positions, chunks and prefixes.
 
-Does: hold embeddings by their places, the three positions of tokens where a model has them, say where a prompt may be cut.
-Does not: embed (`embedder` does) or schedule. Made for every request with pictures, on an event loop; read on the engine
-thread. Immutable.
+Does: hold embeddings by their places, and three positions per token for models that use them; find places where a prompt may
+be cut. Does not: embed (`embedder` does) or schedule. Made for every request with pictures, on an event loop; read on the
+engine thread. Immutable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Embeddings = npt.NDArray[np.float32]
 
 
 class EmbeddedPicture(NamedTuple):
-    """A picture's embeddings f32 [N, width], and how they lie: rows and columns, (0, 0) if nobody asks."""
+    """A picture's embeddings f32 [N, width], and its grid: rows and columns, (0, 0) if unused."""
 
     embeddings: Embeddings
     grid: tuple[int, int]
@@ -31,14 +31,17 @@ class EmbeddedPicture(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedPicture:
-    """`rows`: where its placeholders are in the prompt, one for each of its `embeddings`. `key`: names its content."""
+    """A picture in a prompt. `rows`: the position of a placeholder for each of its `embeddings`.
+
+    `key`: names its content.
+    """
 
     rows: npt.NDArray[np.int64]
     embeddings: Embeddings
     key: bytes
 
     def between(self, begin: int, end: int) -> tuple[npt.NDArray[np.int64], Embeddings]:
-        """Those of positions in [begin, end)."""
+        """The embeddings of positions in [begin, end)."""
         first, last = np.searchsorted(self.rows, (begin, end))
         return self.rows[first:last], self.embeddings[first:last]
 
@@ -46,8 +49,8 @@ class PlacedPicture:
 class PromptPictures:
     """A prompt's pictures in the order of their places.
 
-    `positions` i64 [3, prompt tokens]: by time, row and column; None = the model has but one. Tokens behind the prompt have
-    three equal ones, their index plus `offset`. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
+    `positions` i64 [3, prompt tokens]: time, row and column; None = the model has only one position. Tokens after the prompt
+    have three equal ones, their index plus `offset`. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
     """
 
     def __init__(self, request: EngineRequest, pictures: Sequence[EmbeddedPicture], facts: PictureFacts) -> None:
@@ -66,7 +69,7 @@ class PromptPictures:
         self._ends = [span.begin + span.length for span in whole]
 
     def between(self, begin: int, end: int) -> list[tuple[npt.NDArray[np.int64], Embeddings]]:
-        """Positions in [begin, end) of placeholders, and their embeddings, for each picture that has any."""
+        """The positions in [begin, end) of placeholders, and their embeddings, for each picture there."""
         parts = [picture.between(begin, end) for picture in self.placed]
         return [part for part in parts if len(part[0])]
 
@@ -90,11 +93,11 @@ class PromptPictures:
 
     @property
     def longest_span(self) -> int:
-        """Tokens of the longest picture that has to be computed in one step; 0 = none has to."""
+        """Tokens of the longest picture that must be computed in one step; 0 = no such picture."""
         return max((end - begin for begin, end in zip(self._begins, self._ends, strict=True)), default=0)
 
     def block_keys(self, block_size: int) -> dict[int, bytes]:
-        """For each block with placeholders, what else than its tokens decides on its content: the pictures there."""
+        """For each block with placeholders: a key of the pictures there, which its tokens do not identify."""
         keys: dict[int, bytes] = {}
         for picture in self.placed:
             for block in np.unique(picture.rows // block_size).tolist():
@@ -119,12 +122,12 @@ def _place(
 def _positions(
     num_tokens: int, spans: Sequence[PictureSpan], grids: Sequence[tuple[int, int]]
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """The three positions of all tokens of a prompt, and what is added to the index of those behind it.
+    """The three positions of all tokens of a prompt, and the offset for later tokens.
 
-    A picture's tokens are all of one time, and lie in rows and columns from there; what follows goes on behind the largest.
+    A picture's tokens share one time, and count rows and columns from there; the next token follows the largest position.
     """
     positions = np.empty((3, num_tokens), dtype=np.int64)
-    token, following = 0, 0  # the next token, and the position of it if it is text
+    token, following = 0, 0  # the next token, and its position as text
     for span, (num_rows, num_columns) in zip(spans, grids, strict=True):
         positions[:, token : span.begin] = following + np.arange(span.begin - token)
         following += span.begin - token

@@ -1,12 +1,13 @@
-"""Lets steps and the parts of a tower compute one after the other, as both want all cores.
+"""Lets steps and the parts of a tower compute in turn, as both want all cores.
 
-Does: hand the cores over from the side that has done its turn to the side that waits. So a stream's gap is one step and one
-part. Two computations at once are not slower in sum. But each of a step's operations waits for both its threads, which
-get time in slices of the operating system's: gaps then vary. Does not: know what is computed. A turn is entered and left on
-the thread that computes: the engine's, and the embedder's.
+Does: pass the cores from the side that has finished its turn to the waiting side. So a stream's gap is one step and one
+part. Two computations at once would take no longer in sum. But each of a step's operations waits for all its threads, which
+get time in the operating system's slices, so gaps would vary.
 
-Turns are fair as long as they are alike. A side whose last turn was less than half as long as the
-other's does not wait for it. No side waits longer than that: then the operating system shares.
+Does not: know what is computed. Each side enters and leaves its turns on its own thread: the engine's, and the embedder's.
+
+Turns are fair while they are of similar length. A side does not wait for the other if its last turn was less than half as
+long. No side waits longer than that: then the operating system shares the cores.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ _PATIENCE = 2.0  # times the last turn
 
 
 class Turn:
-    """One side. A context: the block inside is its turn. Used by one thread."""
+    """One side. Its context manager is a turn. Used by one thread."""
 
     def __init__(self, turns: Turns) -> None:
-        self.last_s = 0.0  # how long its last turn took; 0 = there was none
+        self.last_s = 0.0  # the duration of its last turn; 0 = none
         self.gate = Lock()  # opened when its turn has come
         self.gate.acquire()
         self._turns = turns
         self._begin_s = 0.0
 
     def __enter__(self) -> None:
-        """Waits for the other's turn to end, if that is not too long."""
+        """Wait for the other side's turn to end, unless that takes too long."""
         self._turns.take(self)
         self._begin_s = perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the turn: the side that waits is next."""
+        """End the turn: the waiting side is next."""
         self.last_s = perf_counter() - self._begin_s
         self._turns.leave(self)
 
@@ -46,7 +47,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.steps, self.parts = Turn(self), Turn(self)
-        self._lock = Lock()  # guards what follows
+        self._lock = Lock()  # guards the following
         self._holder: Turn | None = None
         self._next: Turn | None = None  # waits until its gate opens
 
@@ -56,7 +57,7 @@ class Turns:
         return self._next is not None
 
     def take(self, side: Turn) -> None:
-        """Returns when it is that side's turn, or when it has waited long enough."""
+        """Return when it is that side's turn, or when it has waited long enough."""
         with self._lock:
             if self._holder is None:
                 self._holder = side
@@ -74,7 +75,7 @@ class Turns:
                 side.gate.acquire()  # it was opened meanwhile
 
     def leave(self, side: Turn) -> None:
-        """The side's turn has ended."""
+        """End the side's turn."""
         with self._lock:
             if self._holder is not side:  # it had not waited for its turn
                 return

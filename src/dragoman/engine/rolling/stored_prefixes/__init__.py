@@ -1,1 +1,1 @@
-"""Prefixes of the cache that lie on disk, too: written behind the engine's back, loaded while others run."""
+"""Prefixes of the cache on disk: written in the background, loaded while other requests run."""

@@ -1,6 +1,6 @@
 """Counters of prefixes on disk, as plain numbers.
 
-Does: hold totals. Does not: export them. Each is changed by one thread, which its comment names, and read by any.
+Does: hold totals. Does not: export them. One thread, named in its comment, changes each; any thread may read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dragoman.histogram import SECONDS, Histogram
 class StoredCounts:
     """Totals since the start."""
 
-    num_hits: int = 0  # tokens of prompts that were loaded and not computed: engine thread
-    saved_s: float = 0.0  # that computing them would have taken: engine thread
+    num_hits: int = 0  # tokens of prompts that were loaded instead of computed: engine thread
+    saved_s: float = 0.0  # the computing time of these: engine thread
     num_read_bytes: int = 0  # engine thread
-    read_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # that loads took: engine thread
+    read_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # the loading time: engine thread
     num_written_bytes: int = 0  # writer's thread
     write_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # of each block: writer's thread
-    num_dropped: int = 0  # blocks that left memory while the writer had no room: engine thread
-    num_refused: int = 0  # blocks that the store did not take: writer's thread
+    num_dropped: int = 0  # blocks evicted while the writer had no room: engine thread
+    num_refused: int = 0  # blocks refused by the store: writer's thread

@@ -1,21 +1,21 @@
 """Decides which blocks of the cache are written to the store, and when.
 
-Does: watch what the prefix cache gains, finds and loses; copy blocks for the writer. Does not: write (`writer` does), or
-change what is cached. Called by the scheduler, the block pools and the step loop, on the engine thread; `flush` when that
-has ended.
+Does: watch which blocks the prefix cache gains, finds and loses; copy blocks for the writer. Does not: write (`writer`
+does), or change the cache. Called by the scheduler, the block pools and the step loop, on the engine thread; `flush` when
+that has ended.
 
-Whatever was computed is written once, at the latest when it leaves memory; what is likely to be wanted again goes first:
+Every computed block is written once, at the latest when it is evicted. The order:
 
-- blocks that were found again, or that a caller wants kept: between steps, as long as copying takes a two-hundredth of the
-  time; a prefix that every request shares is never evicted, so nobody may wait for that;
-- all others, when no request is there: so that evictions, which come in bursts, rarely meet a block that is not written yet,
-  and neither a restart nor a crash loses much;
-- what an eviction meets all the same is copied before the block is used again, and dropped if the writer has no room.
+- blocks that were found again, or that a caller wants kept: between steps, in at most a two-hundredth of the time. They
+  cannot wait for eviction: a prefix that every request shares is never evicted.
+- all others, while there are no requests. So evictions, which come in bursts, rarely meet an unwritten block, and a restart
+  or crash loses little.
+- an unwritten block at its eviction: it is copied before it is used again, and dropped if the writer has no room.
 
-Copying a block takes a thousandth of what computing it took, so none of this is felt. A state is as large as hundreds of
-tokens' keys and values, and only of use to who goes on exactly behind it: of these only the last ones of prompts and
-answers, and those that were found again. What a caller wants in memory only is not written, unless another caller's prompt
-begins alike.
+Copying a block takes a thousandth of the time of computing it. A state is as large as the keys and values of hundreds of
+tokens, and only useful to a request that continues exactly after it. So only the last states of prompts and answers are
+written, and those that were found again. Blocks that a caller wants in memory only are not written, unless another caller's
+prompt begins alike.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dragoman.engine.rolling.stored_prefixes.writer import NO_KEEP, Keep, Writer
 
 _SHARE = 0.005  # of the time, for copies between steps
 _MOST_CREDIT_S = 0.002
-_QUIET_S = 0.004  # of copies in a row while nothing runs: a request that comes then waits no longer
+_QUIET_S = 0.004  # of copies in a row while nothing runs: the longest delay of a new request
 
 
 class _Watcher:
-    """Tells the keeper of the blocks of one kind."""
+    """Reports changes of one kind's blocks to the keeper."""
 
     def __init__(self, keeper: Keeper, kind: int) -> None:
         self._keeper = keeper
@@ -51,7 +51,7 @@ class _Watcher:
 
 
 class Keeper:
-    """Knows what is not written yet. `clock`: in seconds."""
+    """Tracks the unwritten blocks. `clock`: in seconds."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Keeper:
         self._clock = clock
         self._wanted: OrderedDict[tuple[int, bytes], Keep] = OrderedDict()  # in the order of writing
         self._others: OrderedDict[tuple[int, bytes], None] = OrderedDict()
-        self._private: set[bytes] = set()  # contents that nobody has yet but callers who do not want them written
+        self._private: set[bytes] = set()  # contents wanted only by callers that do not want them written
         self._credit_s = 0.0
         self._last_s = clock()
         for kind, manager in enumerate(blocks.managers):
@@ -81,18 +81,18 @@ class Keeper:
     # --- what happens to blocks ---------------------------------------------------------------------------------------
 
     def note_cached(self, kind: int, digest: bytes) -> None:
-        """A block can be found from now on."""
+        """Note a newly cached block."""
         if not self._memory.has_states[kind] and digest not in self._private:
             self._others[kind, digest] = None
 
     def note_found(self, digests: Sequence[bytes], length: int, keep_s: float | None) -> None:
-        """A request goes on behind a cached prefix of `length` blocks; its caller wants it kept so long."""
+        """Note that a request starts from a cached prefix of `length` blocks; its caller wants it kept for this time."""
         if keep_s != 0:
             self._private.difference_update(digests[:length])
             self._want(digests, length, NO_KEEP)
 
     def note_computed(self, digests: Sequence[bytes], keep_s: float | None) -> None:
-        """A request's next blocks have been computed, and are about to be cached."""
+        """Note a request's newly computed blocks, before they are cached."""
         managers = self._blocks.managers
         if keep_s == 0:
             cached = [
@@ -108,13 +108,13 @@ class Keeper:
                     self.note_cached(kind, digest)
 
     def _forget_private(self) -> None:
-        """Drop what is cached no longer, before it becomes too much."""
+        """Forget evicted contents before they become too many."""
         managers = self._blocks.managers
         if len(self._private) > 4 * sum(manager.num_blocks for manager in managers):
             self._private &= {digest for manager in managers for digest in manager.cached_contents()}
 
     def note_prompt(self, digests: Sequence[bytes], length: int, keep_s: float | None, caller: str) -> None:
-        """Note that a prompt is computed, with `length` full blocks. `keep_s`: how long to keep them, None = as others."""
+        """Note a computed prompt with `length` full blocks. `keep_s`: how long to keep them, None = as usual."""
         if keep_s == 0:
             return
         if keep_s is not None:
@@ -123,12 +123,12 @@ class Keeper:
         self._want_states(digests, length)
 
     def note_answer(self, digests: Sequence[bytes], length: int, keep_s: float | None) -> None:
-        """Note that an answer has ended, with `length` full blocks of it and its prompt: its next turn goes on there."""
+        """Note a finished answer, with `length` full blocks including its prompt: the next turn continues there."""
         if keep_s != 0:
             self._want_states(digests, length)
 
     def save(self, kind: int, block: int, digest: bytes) -> None:
-        """A block leaves memory: copy it, unless it is written, or of no use."""
+        """Copy a block before its eviction, unless it is written or useless."""
         keep = self._wanted.pop((kind, digest), None)
         self._others.pop((kind, digest), None)
         if keep is None and (self._memory.has_states[kind] or digest in self._private):
@@ -145,7 +145,7 @@ class Keeper:
         return bool(self._wanted or self._others) and self._writer.has_room
 
     def work(self, *, is_idle: bool) -> None:
-        """Copy some blocks. `is_idle`: no request is there."""
+        """Copy some blocks. `is_idle`: there are no requests."""
         now_s = self._clock()
         self._credit_s = min(self._credit_s + _SHARE * (now_s - self._last_s), _MOST_CREDIT_S)
         self._last_s = now_s
@@ -156,20 +156,20 @@ class Keeper:
             self._credit_s = max(self._credit_s - spent_s, -_MOST_CREDIT_S)
 
     def flush(self, until_s: float) -> None:
-        """Have all that is left written, by the clock until then."""
+        """Write everything that is left, until this time on the clock."""
         while (self._wanted or self._others) and (left_s := until_s - self._clock()) > 0:
             if self._writer.wait_for_room(left_s):
                 self._copy_some(left_s, is_idle=True)
 
     def _copy_some(self, budget_s: float, *, is_idle: bool) -> float:
-        """Copy a block, and more as long as there is time; returns the seconds that it took."""
+        """Copy a block, and more while there is time; returns the seconds that it took."""
         begin_s = now_s = self._clock()
         while now_s < begin_s + budget_s and self._writer.has_room and self._copy_next(is_idle=is_idle):
             now_s = self._clock()
         return self._clock() - begin_s
 
     def _copy_next(self, *, is_idle: bool) -> bool:
-        """Copy a block, or find that one need not be copied; False if nothing is left, or there is no room."""
+        """Copy a block, or skip one that need not be copied; False if nothing is left, or there is no room."""
         if self._wanted:
             (kind, digest), keep = self._wanted.popitem(last=False)
             self._others.pop((kind, digest), None)
@@ -188,13 +188,13 @@ class Keeper:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _want_states(self, digests: Sequence[bytes], length: int) -> None:
-        """Queue the states behind `length` blocks."""
+        """Queue the states after `length` blocks."""
         for kind, has_states in enumerate(self._memory.has_states):
             if has_states and length:
                 self._want_blocks(kind, digests[length - 1 : length], NO_KEEP)
 
     def _want(self, digests: Sequence[bytes], length: int, keep: Keep) -> None:
-        """Queue the blocks that a prefix of `length` blocks needs for writing; the store keeps those that it has."""
+        """Queue the unwritten blocks of a prefix of `length` blocks; the store keeps the others."""
         for kind, manager in enumerate(self._blocks.managers):
             first = 0 if keep.until is not None else manager.first_visible_block(length * self._blocks.block_size)
             if self._memory.has_states[kind]:
@@ -212,13 +212,13 @@ class Keeper:
             ):
                 self._wanted[kind, digest] = keep
         if known:
-            self._writer.touch(known, keep)  # behind what is about to be written
+            self._writer.touch(known, keep)  # after those at the front
 
     def _is_known(self, key: bytes) -> bool:
         return key in self._store or self._writer.holds(key)
 
     def _copy(self, kind: int, block: int, key: bytes, keep: Keep) -> bool:
-        """Hand a copy of the block to the writer; False if it has no room."""
+        """Give a copy of the block to the writer; False if it has no room."""
         copy = self._writer.buffer(self._memory.block_bytes[kind])
         if copy is None:
             return False

@@ -1,13 +1,15 @@
-"""Loads beginnings of prompts from the store while others run.
+"""Loads prefixes from the store while other requests run.
 
-Does: find out what a request could go on behind, hold the blocks that are read into, know who waits for them. Does not: read
-(`reader` does), or admit requests (the scheduler does). Called by the scheduler and, between steps, by what the reader
-posts; on the engine thread only.
+Does: find stored prefixes of requests, hold the blocks that are read into, track the waiting requests. Does not: read
+(`reader` does), or admit requests (the scheduler does). Called by the scheduler and, between steps, by callbacks of the
+reader; on the engine thread only.
 
-A load has a table of its own in the block pools, under an id that no sequence has. So its blocks stay where they are until
-the last byte is read, whatever becomes of the request meanwhile; then the prefix cache finds them, and the request goes on
-behind them as behind any cached prefix. The load lets go of them when the requests that wait have taken them up, or when
-another needs the room. Requests that want the same blocks wait for one load.
+A load has its own table in the block pools, under an id that no sequence has. So its blocks stay allocated until the last
+byte is read, whatever happens to the request. Then the prefix cache finds them, and the request starts after them as after
+any cached prefix.
+
+The load frees its blocks when the waiting requests hold them, or when another sequence needs the room. Requests that want
+the same blocks share one load.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ Post = Callable[[Callable[[], None]], object]
 
 @dataclass(eq=False, slots=True)
 class _Load:
-    """`table_id`: of its blocks in the pools. `digests`: of the prefix that it completes. `waiting`: for its end, or, when
-    it has ended, to be admitted."""
+    """`table_id`: of its blocks in the pools. `digests`: of the prefix that it completes.
+
+    `waiting`: sequences that wait for its end, or afterwards for admission.
+    """
 
     table_id: int
     digests: frozenset[bytes]
@@ -68,7 +72,7 @@ class Loads:
         self._loads: list[_Load] = []  # the oldest first
         self._by_waiting: dict[int, _Load] = {}  # by the sequence's id
         self._num_queued_bytes = 0
-        self._num_unpriced = 0  # tokens that were found before it was known what a token takes
+        self._num_unpriced = 0  # found tokens before their computing time was known
 
     # --- what could be loaded -----------------------------------------------------------------------------------------
 
@@ -77,14 +81,14 @@ class Loads:
         return self._names.key(kind, digest) in self._store
 
     def match(self, digests: Rows[bytes]) -> int:
-        """Of how many blocks the longest prefix is that is cached, or stored."""
+        """The length in blocks of the longest prefix that is cached or stored."""
         return self._blocks.match_with(digests, self.is_stored)
 
     def begin(self, sequence: Sequence, prefix: Prefix, length: int, token_s: float) -> bool:
-        """Load the blocks of a sequence's first `length` that memory lacks, where it has `prefix`; it waits for them.
+        """Load the missing blocks of a sequence's first `length`, after its cached `prefix`; the sequence waits for them.
 
-        False if blocks do not suffice, or if that does not pay, where computing a token takes `token_s` (0 = not known):
-        then it is not tried again.
+        `token_s`: seconds to compute a token, 0 = unknown. False if there are too few free blocks, or if loading does not
+        pay; then it is not tried again.
         """
         digests = sequence.digests[:length]
         num_tokens = (length - prefix.length) * self._blocks.block_size
@@ -110,7 +114,7 @@ class Loads:
         return True
 
     def join(self, sequence: Sequence, prefix: Prefix) -> bool:
-        """Wait for a load that is on its way and brings what follows the prefix; False if there is none."""
+        """Wait for a running load that continues the prefix; False if there is none."""
         if prefix.length >= len(sequence.digests):
             return False
         following = sequence.digests[prefix.length]
@@ -130,7 +134,7 @@ class Loads:
         return total
 
     def _wait(self, sequence: Sequence, load: _Load, prefix: Prefix) -> None:
-        self.leave(sequence)  # one that has ended; the blocks that count are held by this one, too
+        self.leave(sequence)  # an ended one, whose relevant blocks this load holds, too
         if sequence.num_in_memory is None:
             sequence.num_in_memory = prefix.length * self._blocks.block_size
         load.waiting.append(sequence)
@@ -144,16 +148,16 @@ class Loads:
         return any(not load.has_ended for load in self._loads)
 
     def is_waiting(self, sequence: Sequence) -> bool:
-        """True if a load is there for the sequence, ended or not."""
+        """True if the sequence has a load, ended or not."""
         return sequence.sequence_id in self._by_waiting
 
     def is_loading(self, sequence: Sequence) -> bool:
-        """True while the blocks that the sequence waits for are being read."""
+        """True while the sequence's blocks are being read."""
         load = self._by_waiting.get(sequence.sequence_id)
         return load is not None and not load.has_ended
 
     def leave(self, sequence: Sequence) -> None:
-        """The sequence needs no load any more: it was admitted and has the blocks, or is gone."""
+        """Drop the sequence's load: it was admitted and has the blocks, or is gone."""
         load = self._by_waiting.pop(sequence.sequence_id, None)
         if load is None:
             return
@@ -166,9 +170,9 @@ class Loads:
             load.reading.is_wanted = False
 
     def give_back(self) -> bool:
-        """Let go of the blocks of the youngest load that has ended, to make room; False if there is none.
+        """Free the blocks of the youngest load that has ended, to make room; False if there is none.
 
-        They stay cached until they are used.
+        They stay cached until they are evicted.
         """
         load = next((one for one in reversed(self._loads) if one.has_ended), None)
         if load is None:
@@ -179,7 +183,7 @@ class Loads:
         return True
 
     def note_found(self, num_tokens: int, token_s: float) -> None:
-        """Count the loaded tokens that a prompt goes on behind. `token_s`: seconds to compute one, 0 = not known."""
+        """Count the loaded tokens that a prompt starts from. `token_s`: seconds to compute one, 0 = unknown."""
         self._counts.num_hits += num_tokens
         self._num_unpriced += num_tokens
         if token_s:
@@ -187,7 +191,7 @@ class Loads:
             self._num_unpriced = 0
 
     def _end(self, load: _Load) -> None:
-        """Its reading has ended: what is whole can be found from now on."""
+        """End a load: its complete blocks can be found from now on."""
         reading = load.reading
         whole = reading.blocks[: reading.num_whole]
         for fresh in whole:
@@ -206,7 +210,7 @@ class Loads:
         self._blocks.free(load.table_id)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the books do not balance; for tests, after every step."""
+        """Raises AssertionError if the records contradict each other; for tests, after every step."""
         waiting = [sequence.sequence_id for load in self._loads for sequence in load.waiting]
         assert len(set(waiting)) == len(waiting), "a sequence waits for two loads"
         assert set(waiting) == set(self._by_waiting), "a sequence waits for a load that is gone"

@@ -1,4 +1,4 @@
-"""Opens the store of an engine, and says whose blocks its own are.
+"""Opens an engine's store, and names its blocks there.
 
 Does: turn options into a store and a name. Does not: read or write blocks. Called by the factory, on a worker thread.
 """
@@ -25,23 +25,23 @@ _OFFERED_GB = 10
 
 
 class Stored(NamedTuple):
-    """The place where prompts are kept on disk, and whose they are."""
+    """The store of an engine, and the model that names its blocks."""
 
     store: BlockStore
     model: StoredModel
 
 
 def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
-    """By what the model's blocks are found. `contents`: see `model_identity`."""
+    """The model's identity in the store. `contents`: see `model_identity`."""
     code = code_digest(resources.files("dragoman.engine.rolling.forward"))
     facts, profile = model.facts, model.profile
-    # where what decoding fills rounds otherwise, it is of another name
+    # decoded blocks with other rounding need another name
     mode = None if computes_alike(facts, profile) else prefix_cache_mode(options, facts, profile)
     return StoredModel(model_identity(model, contents, code, mode), model_name(model_dir))
 
 
 def open_store(options: RollingOptions) -> BlockStore:
-    """The store of options that ask for one. Raises: EngineOptionError if its directory cannot be used."""
+    """The store that the options request. Raises: EngineOptionError if its directory cannot be used."""
     directory, most_gb = options.prefix_store_dir, options.prefix_store_gb
     assert directory is not None
     assert most_gb is not None
@@ -52,12 +52,12 @@ def open_store(options: RollingOptions) -> BlockStore:
 
 
 def offer_of(block_bytes: int, block_size: int) -> str:
-    """One line on what a store would bring. `block_bytes`: of all cache kinds together."""
+    """One line on the benefit of a store. `block_bytes`: of all cache kinds together."""
     num_tokens = int(_OFFERED_GB * _GB / block_bytes) * block_size
     return f"no prefix store; --prefix-store-gb {_OFFERED_GB} would keep {num_tokens:,} tokens on disk"
 
 
 def fact_of(options: RollingOptions, store: BlockStore) -> str:
-    """One line on what is on disk."""
+    """One line on the store's content."""
     held = store.stats().bytes / _GB
     return f"prompts on disk: {held:.1f} of {options.prefix_store_gb:g} GB in {options.prefix_store_dir}"

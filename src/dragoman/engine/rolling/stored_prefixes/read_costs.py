@@ -1,24 +1,22 @@
-"""Estimates the time to read blocks, learned from the reads themselves.
+"""Estimates the time to read blocks, learned from earlier reads.
 
-Does: estimate seconds for bytes. Does not: read, or look at a clock but the one that it is given. Called by `loads`, on the
-engine thread only.
+Does: estimate seconds for bytes. Does not: read, or use another clock than its own. Called by `loads`, on the engine thread
+only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_FIRST_GUESS = (
-    500e6  # bytes a second; not less than most disks give, since a read that is tried corrects it, and none does not
-)
-_WEIGHT = 0.3  # of the newest measurement
+_FIRST_GUESS = 500e6  # bytes a second; not less than most disks: reads correct it, and nothing else does
+_WEIGHT = 0.3  # weight of the newest measurement
 _MAX_AGE_S = 120.0  # after which a measurement is forgotten, so that a bad moment does not count for ever
-_LEAST_BYTES = 1 << 20  # of a read that tells how fast the disk is
-_LATENCY_S = 0.003  # of handing over to a thread and back
+_LEAST_BYTES = 1 << 20  # the smallest read that shows the disk's speed
+_LATENCY_S = 0.003  # of passing a read to a thread and back
 
 
 class ReadCosts:
-    """Seconds that reads take. `clock`: in seconds."""
+    """The seconds that reads take. `clock`: in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,14 +1,14 @@
-"""Reads blocks from the store into the cache's memory, on threads of its own.
+"""Reads blocks from the store into the cache's memory, on its own threads.
 
-Does: one load after the other, in pieces; tell what came of each. Does not: decide what is read, or who waits (`loads`
-does). `submit` is called on the engine thread; `close` when the engine ends, before the memory goes.
+Does: read one load after the other, in pieces; report each result. Does not: choose what is read, or know who waits (`loads`
+does). `submit` is called on the engine thread; `close` when the engine ends, before the memory is freed.
 
-Where nobody computes, one thread has the disk fetch piece after piece, and two follow, which copy and check: most of that
-time goes into pages of the cache's memory that nobody has used yet.
+While no steps are computed, one thread fetches piece after piece from the disk, and two others copy and check them. Most of
+their time goes into new pages of the cache's memory.
 
-A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps one thread reads,
-which rests twenty times as long as each of its pieces took of a core; while it waits for the disk it takes none. (A lower
-priority of the thread would not do: it would hold Python's lock while it waits for a core.)
+A read takes a core from the kernels, whose steps wait for their slowest thread. So beside steps only one thread reads. After
+each piece it rests for twenty times the core's time that the piece took; waiting for the disk takes none. (A lower priority
+of the thread would not help: it would hold Python's lock while it waits for a core.)
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockStor
 
 logger = logging.getLogger(__name__)
 
-_NUM_THREADS = 2  # that follow what the disk has fetched
-_PIECE_BYTES = 4 << 20  # between which they look whether anybody still waits
+_NUM_THREADS = 2  # that copy what the disk has fetched
+_PIECE_BYTES = 4 << 20  # a read checks after each piece whether any request still waits
 _SMALL_PIECE_BYTES = 2 << 20  # beside steps
 _MOST_FETCHED = 8  # pieces that wait to be read
-_REST = 20.0  # times what a piece took of a core
-_FIRST_CORE_S = 1e-9  # that a byte takes of a core, before any was read beside steps: in memory that is new
-_LOOK_S = 0.01  # after which it sees that nobody computes any more
+_REST = 20.0  # times the core's time for a piece
+_FIRST_CORE_S = 1e-9  # of a core's time per byte, before any read beside steps: with new memory
+_LOOK_S = 0.01  # between two checks whether steps are still computed
 
 
 @dataclass(slots=True)
 class Reading:
-    """Blocks to read, in this order, and the result. `is_wanted`: a request still waits for them.
+    """Blocks to read, in order, and the result. `is_wanted`: a request still waits for them.
 
-    `num_whole`: of the first blocks have their contents. `duration_s`: it took, without rests.
+    `num_whole`: the number of first blocks that are complete. `duration_s`: of reading, without rests.
     """
 
     blocks: Sequence[FreshBlock]
@@ -52,7 +52,7 @@ class Reading:
 
 
 class Reader:
-    """One reading at a time; `on_end` is called on its thread. `has_neighbours`: whether steps are computed meanwhile."""
+    """Runs one reading at a time; `on_end` is called on its thread. `has_neighbours`: whether steps are being computed."""
 
     def __init__(self, store: BlockStore, memory: BlockMemory, has_neighbours: Callable[[], bool]) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Reader:
         self._changed = threading.Condition()
         self._queue: deque[Reading] = deque()
         self._is_closed = False
-        self._core_s = _FIRST_CORE_S  # that a byte took beside steps, the last time
+        self._core_s = _FIRST_CORE_S  # of a byte in the last read beside steps
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "dragoman-prefix-piece")
         self._thread = threading.Thread(target=self._run, name="dragoman-prefix-reader", daemon=True)
         self._thread.start()
@@ -71,13 +71,13 @@ class Reader:
         return _REST * num_bytes * self._core_s if self._has_neighbours() else 0.0
 
     def submit(self, reading: Reading) -> None:
-        """Have blocks read, which nobody else touches until `on_end` was called."""
+        """Queue blocks to be read; nothing else may use them until `on_end` is called."""
         with self._changed:
             self._queue.append(reading)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Return when nothing is written to the memory any more."""
+        """Return when nothing writes to the memory any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -98,7 +98,7 @@ class Reader:
             reading.on_end()
 
     def _read(self, reading: Reading) -> None:
-        """The blocks up to the first that is not whole: those behind are of no use without it."""
+        """Read the blocks up to the first incomplete one: later ones are useless without it."""
         is_whole = True
         while is_whole and reading.num_whole < len(reading.blocks) and self._is_wanted(reading):
             begin_s, core_s = perf_counter(), 0.0
@@ -114,7 +114,7 @@ class Reader:
         return reading.is_wanted and not self._is_closed
 
     def _read_beside(self, reading: Reading) -> tuple[bool, float]:
-        """Read a piece; (False if a block of it is not whole, the seconds that it took of a core)."""
+        """Read a piece; (False if a block of it is incomplete, the seconds of a core's time)."""
         piece = self._pieces(reading, _SMALL_PIECE_BYTES)[0]
         begin_s = thread_time()
         num_whole = self._read_piece(reading, piece)
@@ -125,9 +125,9 @@ class Reader:
         return num_whole == len(piece), core_s
 
     def _read_alone(self, reading: Reading) -> bool:
-        """Read pieces until the engine computes; False if a block is not whole.
+        """Read pieces until the engine computes; False if a block is incomplete.
 
-        This thread has one piece after the other fetched from the disk, which is fastest in that order; two others follow.
+        This thread fetches piece after piece from the disk, which is fastest in order; two others follow.
         """
         reads: deque[tuple[range, Future[int]]] = deque()
         try:
@@ -143,10 +143,10 @@ class Reader:
                     return False
             return True
         finally:
-            wait([read for _, read in reads])  # which write to the cache's memory
+            wait([read for _, read in reads])  # these write to the cache's memory
 
     def _pieces(self, reading: Reading, most_bytes: int) -> list[range]:
-        """The blocks still to be read, in parts of about `most_bytes`."""
+        """The remaining blocks, in parts of about `most_bytes`."""
         pieces, begin, num_bytes = [], reading.num_whole, 0
         for position in range(begin, len(reading.blocks)):
             num_bytes += self._memory.block_bytes[reading.blocks[position].kind]
@@ -159,13 +159,13 @@ class Reader:
         return sum(self._memory.block_bytes[reading.blocks[position].kind] for position in piece)
 
     def _read_piece(self, reading: Reading, piece: range) -> int:
-        """The number of its first blocks that are whole."""
+        """The number of its first blocks that are complete."""
         blocks = reading.blocks[piece.start : piece.stop]
         into = [self._memory.block_parts(fresh.block, fresh.kind) for fresh in blocks]
         return self._store.read(reading.keys[piece.start : piece.stop], into)
 
     def _rest(self, seconds: float) -> None:
-        """Leave the cores to steps for so long, as far as there are any."""
+        """Leave the cores to steps for this time, if steps are computed."""
         end_s = perf_counter() + seconds
         with self._changed:
             while self._has_neighbours() and not self._is_closed and (left_s := end_s - perf_counter()) > 0:
@@ -173,7 +173,7 @@ class Reader:
 
 
 def _take(reading: Reading, reads: deque[tuple[range, Future[int]]]) -> bool:
-    """Wait for the oldest of the reads, whose whole blocks count; False if not all of its blocks are whole."""
+    """Wait for the oldest of the reads and count its complete blocks; False if one is incomplete."""
     piece, read = reads.popleft()
     num_whole = read.result()
     reading.num_whole += num_whole

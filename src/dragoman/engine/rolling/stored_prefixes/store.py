@@ -1,4 +1,4 @@
-"""The seams of this package: where blocks lie on disk, and where they lie in memory.
+"""The interfaces of this package: to blocks on disk, and to blocks in memory.
 
 Does: define protocols, and name blocks. Does not: read or write (`dragoman.prefix_store` does), or own the cache (the runner
 does). Used by the other modules here, on any thread.
@@ -22,18 +22,21 @@ _KEY_BYTES = 16
 
 
 class BlockStore(Protocol):
-    """Blocks on disk by keys of 16 bytes. Thread-safe; what cannot be read or written is as if it were not there."""
+    """Blocks on disk by keys of 16 bytes. Thread-safe; a block that cannot be read or written counts as missing."""
 
     def __contains__(self, key: bytes) -> bool:
-        """True if the block is there, as far as is known without looking."""
+        """True if the block is there, as far as known without disk access."""
         ...
 
     def fetch(self, keys: Sequence[bytes]) -> None:
-        """Have blocks that are read soon fetched from the disk, which is waited for."""
+        """Fetch blocks from the disk, and wait for them, before they are read."""
         ...
 
     def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
-        """Fill the parts of each block's memory; how many of the first are whole. The others hold anything."""
+        """Fill the parts of each block's memory; returns the number of first blocks that are complete.
+
+        The others' memory is undefined.
+        """
         ...
 
     def write(
@@ -46,26 +49,29 @@ class BlockStore(Protocol):
         label: str = "",
         namespace: bytes = b"",
     ) -> bool:
-        """Keep a block, until then as far as its group has room; False if that cannot be. The last two are for people."""
+        """Write a block, and keep it until `keep_until` while its group has room; False on failure.
+
+        `label` and `namespace` are for people.
+        """
         ...
 
     def touch(self, keys: Sequence[bytes], keep_until: float | None = None, group: bytes = b"") -> None:
-        """These blocks were used."""
+        """Mark these blocks as used."""
         ...
 
     def refresh(self) -> None:
-        """See what other processes have written and deleted."""
+        """Look for changes by other processes."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the store."""
         ...
 
 
 class BlockMemory(Protocol):
-    """The cache's memory: `pools` as the runner has them, `block_bytes` of a block of each kind.
+    """The cache's memory: the runner's `pools`, and `block_bytes` of a block of each kind.
 
-    `has_states`: of each kind, whether a block holds one state and not what a token's worth of it is.
+    `has_states`: for each kind, whether a block holds one state instead of values per token.
     """
 
     pools: tuple[CachePool, ...]
@@ -73,7 +79,7 @@ class BlockMemory(Protocol):
     has_states: tuple[bool, ...]
 
     def block_parts(self, block: int, kind: int = 0) -> list[Bytes]:
-        """The bytes of a block in every layer, where they lie: to be read, or to be written while nobody computes with it.
+        """The memory of a block in every layer: to be read, or to be written while no step uses it.
 
         On any thread, until the runner is closed.
         """
@@ -82,7 +88,7 @@ class BlockMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """The model whose blocks they are. `identity`: all that the numbers of a cache depend on besides what a digest covers.
+    """The model of the blocks. `identity`: everything that affects the cache's numbers besides what a digest covers.
 
     `name`: for people.
     """
@@ -92,7 +98,7 @@ class StoredModel:
 
     @property
     def namespace(self) -> bytes:
-        """Tells the models of a store from each other."""
+        """A prefix of keys that separates the models of a store."""
         return blake2b(self.identity.encode(), digest_size=_KEY_BYTES).digest()
 
 

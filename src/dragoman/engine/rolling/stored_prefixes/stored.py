@@ -1,6 +1,6 @@
 """Puts the parts of this package together for one engine.
 
-Does: make and end them. Does not: anything else. Made by `core`, used by the scheduler, on the engine thread.
+Does: make and close them. Does not: anything else. Made by `core`, used by the scheduler, on the engine thread.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dragoman.engine.rolling.stored_prefixes.writer import Writer
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S = 5.0  # at the end, for what is not written yet; most is, see `keeper`
+FLUSH_S = 5.0  # at the end, for unwritten blocks; most are written by then, see `keeper`
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The places of an engine's prefixes."""
+    """An engine's store, and the memory of its cache."""
 
     store: BlockStore
     memory: BlockMemory
@@ -44,7 +44,7 @@ class StoredPrefixes:
         has_neighbours: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`has_neighbours`: whether steps are computed; on any thread."""
+        """`has_neighbours`: whether steps are being computed; called on any thread."""
         self.counts = StoredCounts()
         store, memory = storage.store, storage.memory
         names = BlockNames(storage.model, memory)
@@ -57,9 +57,9 @@ class StoredPrefixes:
         self.loads = Loads(blocks, memory, names, store, self._reader, self.counts, post, clock)
 
     def close(self, *, is_whole: bool = True) -> None:
-        """Write what is left, as far as there is time, and end. `is_whole`: what the cache holds can be trusted.
+        """Write the remaining blocks while there is time, and end. `is_whole`: the cache's content can be trusted.
 
-        Afterwards nobody touches the cache's memory. Called when no step runs any more.
+        Afterwards nothing here uses the cache's memory. Called when no step runs any more.
         """
         self._reader.close()
         end_s = self._clock() + FLUSH_S

@@ -1,8 +1,8 @@
-"""Writes blocks to the store on a thread of its own.
+"""Writes blocks to the store on its own thread.
 
-Does: hold copies of blocks in a bounded pool until they are written, tell when there is room again. Does not: decide what is
-written (`keeper` does). `buffer`, `put`, `touch` and `holds` are called on the engine thread, which never waits; `flush` and
-`close` when the engine ends.
+Does: hold copies of blocks in a bounded pool until they are written, report when there is room again. Does not: choose what
+is written (`keeper` does). `buffer`, `put`, `touch` and `holds` are called on the engine thread, which never waits; `flush`
+and `close` when the engine ends.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dragoman.engine.rolling.stored_prefixes.store import BlockStore, Bytes, Sto
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 64 << 20  # of copies
-_REFRESH_S = 5.0  # after which it looks what other processes have written
-_PATIENCE_S = 10.0  # for a write that has begun when all ends
-_FEWEST_BLOCKS = 4  # for which there is room, however large they are
+_REFRESH_S = 5.0  # between two looks for other processes' changes
+_PATIENCE_S = 10.0  # for a running write at the end
+_FEWEST_BLOCKS = 4  # which always fit, however large they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Touch:
 
 
 class Writer:
-    """One thread. `on_room`: called on it when there is room again after `buffer` had none."""
+    """Runs one thread. `on_room`: called there when there is room again after `buffer` had none."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Writer:
         self._counts = counts
         self._on_room = on_room
         self._most_bytes = max(most_bytes, _FEWEST_BLOCKS * largest_block)
-        self._changed = threading.Condition()  # guards all below
+        self._changed = threading.Condition()  # guards everything below
         self._jobs: deque[_Write | _Touch] = deque()
-        self._held: set[bytes] = set()  # keys of copies that are not written yet
+        self._held: set[bytes] = set()  # keys of unwritten copies
         self._num_bytes = 0  # of copies
-        self._spare: dict[int, list[Bytes]] = {}  # memory by its size
+        self._spare: dict[int, list[Bytes]] = {}  # free memory by its size
         self._was_full = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="dragoman-prefix-writer", daemon=True)
@@ -88,7 +88,7 @@ class Writer:
         return key in self._held
 
     def buffer(self, num_bytes: int) -> Bytes | None:
-        """Memory for a copy, to be handed to `put`; None if as much waits as may."""
+        """Memory for a copy, to be passed to `put`; None if the pool is full."""
         with self._changed:
             if self._is_closed or self._num_bytes + num_bytes > self._most_bytes:
                 self._was_full = True
@@ -100,26 +100,26 @@ class Writer:
         return np.empty(num_bytes, dtype=np.uint8)
 
     def put(self, key: bytes, content: Bytes, keep: Keep = NO_KEEP) -> None:
-        """Have a copy written that `buffer` gave the memory for."""
+        """Queue a copy in memory from `buffer` for writing."""
         with self._changed:
             self._jobs.append(_Write(key, content, keep))
             self._held.add(key)
             self._changed.notify_all()
 
     def touch(self, keys: Sequence[bytes], keep: Keep = NO_KEEP) -> None:
-        """Tell the store that blocks were used, which it has."""
+        """Mark blocks in the store as used."""
         with self._changed:
             if not self._is_closed:
                 self._jobs.append(_Touch(keys, keep))
                 self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Return when half of the pool is free; False if it is not in time."""
+        """Return when half of the pool is free; False if that takes too long."""
         with self._changed:
             return self._changed.wait_for(lambda: self.has_room, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits, if that can be done in time; drop the rest. False if a write stands still."""
+        """Write the queued copies while there is time; drop the rest. False if a write hangs."""
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs, timeout_s)
             self._is_closed = True
