@@ -138,6 +138,7 @@ class TestImports:
         text_of(dialect, prompt())
         assert {"model", "beside"} & set(sys.modules) == {"model", "beside"} & modules
         assert importlib.util.find_spec("beside") is None
+        assert importlib.util.find_spec("djl_python.inputs") is not None
         assert str(tmp_path) not in sys.path
         assert sys.modules["djl_python"].Input is Input
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,7 @@ _SUBMODULES: Mapping[str, Mapping[str, Any]] = {
 
 def _module(name: str, contents: Mapping[str, Any]) -> ModuleType:
     module = ModuleType(name, f"LMI's `{name}`.")
+    module.__spec__ = ModuleSpec(name, None)  # code that asks whether it runs in LMI's container looks for it
     vars(module).update(contents, __all__=[*contents])
     return module
 
