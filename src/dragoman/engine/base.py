@@ -1,7 +1,7 @@
-"""The protocol every engine implements; all that the server half knows about engines.
+"""The protocol that every engine implements, and all that the server half knows about engines.
 
-Does: name what an engine can do, how it is driven and what it promises; hold the state by which it takes requests. Does not:
-contain an engine. Called by the service, on the event loop. What is promised here, `tests/contract` asks of every engine.
+Does: define an engine's capabilities, methods and guarantees; hold the state that decides whether it accepts requests. Does
+not: contain an engine. Called by the service, on the event loop. `tests/contract` checks these guarantees for every engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dragoman.types import (
     TokenMasker,
 )
 
-MAX_ATTEMPTS = 4  # of an engine with replicas: a request that itself ends its replica must not end all of them
+MAX_ATTEMPTS = 4  # of an engine with replicas: a request that crashes its replica must not crash all of them
 
 losses: ContextVar[list[str] | None] = ContextVar("losses", default=None)
 """Where the requests of one call note that their replica was lost after their first output; None = nobody wants to know.
@@ -40,10 +40,10 @@ Only who sends the call's answer knows whether a byte of it has gone out.
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The abilities of an engine, as data: it refuses everything else up front, by name. `max_model_len` fits its cache.
+    """The abilities of an engine; it refuses everything else up front, by name. `max_model_len` fits its cache.
 
-    `unsupported`: fields of SamplingParams that must be as they are by default. `grammar_kinds` None = grammars of all
-    kinds, in frames too; else those of these kinds, without a frame.
+    `unsupported`: fields of SamplingParams that must have their defaults. `grammar_kinds` None = grammars of all kinds, also
+    in frames; else those of these kinds, without a frame.
     """
 
     max_model_len: int  # prompt + completion tokens of one sequence
@@ -51,34 +51,35 @@ class Capabilities:
     max_logprobs: int = 1_000_000
     prompt_logprobs: bool = True
     beam_search: bool = False
-    plain_beams: bool = False  # beams go by raw log-probabilities: nothing that changes them may be asked for
+    plain_beams: bool = False  # beams use raw log-probabilities: no parameter may change them
     best_of: bool = False
     grammar: bool = False
     stop_strings: bool = False  # of ranked sequences; others need not be watched
-    speculative: bool = False  # the engine guesses tokens
-    adapters: tuple[str, ...] = ()  # names that requests may ask for
+    speculative: bool = False  # the engine proposes drafts
+    adapters: tuple[str, ...] = ()  # adapters that requests may name
     cache_salt: bool = False
-    cache_keep: bool = False  # prompts are kept beyond its memory, and as long as requests ask
-    cache_key: bool = False  # it has replicas, of which a request's key chooses one
+    cache_keep: bool = False  # prompts are kept beyond its memory, for the time that requests set
+    cache_key: bool = False  # it has replicas, chosen by a request's key
     priority: bool = False  # waiting requests may overtake each other
-    progress: bool = False  # it tells how far prompts are, see `TellingProgress`
-    queue_timeout: bool = False  # requests that have not begun by a time can be given up
-    pictures: bool = False  # prompts may hold pictures
-    context_shift: bool = False  # answers may go on beyond the context
-    bounds_answers: bool = False  # reasoning ends at its budget, reasoning and content where they repeat themselves
+    progress: bool = False  # it reports the progress of prompts, see `TellingProgress`
+    queue_timeout: bool = False  # it can give up requests that have not begun by a time
+    pictures: bool = False  # prompts may contain pictures
+    context_shift: bool = False  # answers may continue beyond the context
+    bounds_answers: bool = False  # reasoning ends at its budget; reasoning and content end when they repeat themselves
     grammar_kinds: frozenset[str] | None = None
     unsupported: frozenset[str] = frozenset()
 
     def can_follow(self, grammar: Grammar) -> bool:
-        """True if answers may be asked to keep to a grammar of that kind, and in a frame if it has one."""
+        """True if a grammar of that kind can constrain answers, in a frame if it has one."""
         return self.grammar and (
             self.grammar_kinds is None or (grammar.kind in self.grammar_kinds and not grammar.frame)
         )
 
     def check(self, request: EngineRequest) -> None:
-        """The one test of whether such an engine can do what a request asks; every engine makes it in `generate`.
+        """Check whether such an engine can run the request; every engine calls it in `generate`.
 
-        How long a request may be is for the engine to say, which knows why. Raises: UnsupportedFeature, InvalidParameter.
+        The engine itself checks the length of requests, as it knows the reason. Raises: UnsupportedFeature,
+        InvalidParameter.
         """
         sampling = request.sampling
         if sampling.num_beams > 1 and not self.beam_search:
@@ -116,7 +117,7 @@ class Capabilities:
 
     @property
     def has_budgets(self) -> bool:
-        """True if reasoning may be bounded."""
+        """True if reasoning can have a budget."""
         return self.bounds_answers and "thinking_token_budget" not in self.unsupported
 
     def _grammars(self) -> str:
@@ -132,7 +133,7 @@ _CHANGES = (
 
 
 def _check_fields(sampling: SamplingParams, unsupported: Collection[str]) -> None:
-    """Raises: UnsupportedFeature for the first of these fields that is not as by default."""
+    """Raises: UnsupportedFeature for the first of these fields without its default."""
     for name in sorted(unsupported):
         value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
         if value != neutral:
@@ -140,7 +141,7 @@ def _check_fields(sampling: SamplingParams, unsupported: Collection[str]) -> Non
 
 
 def _check_plain(sampling: SamplingParams) -> None:
-    """Raises: UnsupportedFeature for what changes the log-probabilities that beams go by."""
+    """Raises: UnsupportedFeature for parameters that change the log-probabilities of beams."""
     for name in _CHANGES:
         value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
         if value != neutral:
@@ -162,7 +163,7 @@ def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """A server that an engine sends requests to. `num_outstanding`: requests that it has not answered to the end."""
+    """A server that an engine sends requests to. `num_outstanding`: its unfinished requests."""
 
     name: str
     is_healthy: bool
@@ -171,10 +172,10 @@ class UpstreamHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`is_alive` False = the engine is dead and `reason` says why. Counters are gauges at the time of the call.
+    """Health of an engine. `is_alive` False = it is dead, for `reason`. Counters are gauges at the time of the call.
 
-    `is_recovering`: it takes no requests now, but something is being done about it, and a restart of the process would not
-    help. `upstreams`: of an engine that has servers behind it.
+    `is_recovering`: it accepts no requests now, but is being repaired, and a restart of the process would not help.
+    `upstreams`: the servers behind it, if any.
     """
 
     is_alive: bool
@@ -189,32 +190,32 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters of an engine since it was made; None = it does not count that."""
+    """Counters of an engine since it was made; None = not counted."""
 
     num_steps: int | None = None  # forward passes
-    num_prompt_tokens: int | None = None  # computed, recomputation included
+    num_prompt_tokens: int | None = None  # computed, including recomputation
     num_generated_tokens: int | None = None
     num_preemptions: int | None = None
     num_prefix_queries: int | None = None  # prompt tokens looked up in the prefix cache
     num_prefix_hits: int | None = None  # of these, those found there
-    num_stored_hits: int | None = None  # of these, those that were read from disk
-    stored_saved_s: float | None = None  # seconds that computing those would have taken
+    num_stored_hits: int | None = None  # of these, those read from disk
+    stored_saved_s: float | None = None  # the seconds of computing those
     num_stored_read_bytes: int | None = None  # of prefixes
     num_stored_written_bytes: int | None = None
-    num_stored_dropped: int | None = None  # blocks that were not written, as the disk was full or too slow
+    num_stored_dropped: int | None = None  # blocks not written, as the disk was full or too slow
     stored_read_s: Histogram | None = None  # seconds that each read of a prefix took
     stored_write_s: Histogram | None = None  # seconds that writing each block took
     num_pictures: int | None = None  # of requests
-    num_picture_hits: int | None = None  # of these, those that had been embedded, or were about to be
-    num_draft_tokens: int | None = None  # proposed by speculative decoding, and verified
+    num_picture_hits: int | None = None  # of these, those embedded or queued before
+    num_draft_tokens: int | None = None  # drafts of speculative decoding that were verified
     num_accepted_tokens: int | None = None  # of these, those that are part of the answer
     step_s: Histogram | None = None  # seconds that steps took
-    step_tokens: Histogram | None = None  # tokens that they computed
-    step_sequences: Histogram | None = None  # sequences that they computed for
+    step_tokens: Histogram | None = None  # tokens computed in steps
+    step_sequences: Histogram | None = None  # sequences computed in steps
     mask_wait_s: Histogram | None = None  # seconds that sampling waited for each mask of a grammar
-    num_hedges: int | None = None  # requests for which a second server was asked while the first one was only slow
+    num_hedges: int | None = None  # requests for which a second server was called because the first was slow
     num_hedges_won: int | None = None  # of these, those that the second one answered first
-    num_restarts: int | None = None  # engines that took the place of one that had died
+    num_restarts: int | None = None  # engines that replaced a dead one
 
     def plus(self, later: EngineStats) -> EngineStats:
         """The sum of the counters of two engines that ran one after the other."""
@@ -238,9 +239,9 @@ def _sum(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Bytes that an engine will take for a model, by configuration and file sizes, before anything is loaded.
+    """Bytes that an engine will take for a model, by configuration and file sizes, before loading.
 
-    `least_cache`: with less, no request of the model's context length could run. `useful_cache`: more would lie idle.
+    `least_cache`: with less, no request of the model's context length could run. `useful_cache`: more would be idle.
     """
 
     weights: int
@@ -256,13 +257,13 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True)
 class EngineTools:
-    """Functions on text for an engine, made for its model's tokenizer; requests name sources only.
+    """Functions on text for an engine, made for its model's tokenizer; requests only name their sources.
 
-    `compile_grammar`: a grammar's start state; takes long unless it was compiled before. Any thread. Raises: InvalidRequest.
-    `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves;
-    it is given the tokens that end an output.
-    `watch_stops`: the test for stop strings, of sequences with at least `min_tokens` tokens; quick, any thread.
-    `watch_answer`: what ends a request's reasoning, or content that repeats itself; None = nothing does. Quick, any thread.
+    `compile_grammar`: a grammar's start state; slow unless it was compiled before. Any thread. Raises: InvalidRequest.
+    `lark_of`: the same grammar as one text in llguidance's Lark, for engines that compile it themselves; takes the tokens
+    that end an output. `watch_stops`: the test for stop strings, of sequences with at least `min_tokens` tokens; fast, any
+    thread. `watch_answer`: a request's watch for the end of reasoning, or for repeated content; None = not needed. Fast, any
+    thread.
     """
 
     compile_grammar: Callable[[Grammar], TokenMasker]
@@ -273,10 +274,10 @@ class EngineTools:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """The progress of a request that has no token yet. Tokens are its prompt's; `num_read` includes those that were cached.
+    """The progress of a request without a token. Tokens are its prompt's; `num_read` includes cached ones.
 
-    `since_s`: for how long its prompt has been read. `num_ahead`: requests that begin before it. `expected_s`: until its
-    first token, by forecast; None = not known.
+    `since_s`: seconds since its prompt's computation began. `num_ahead`: requests that begin before it. `expected_s`:
+    forecast until its first token; None = unknown.
     """
 
     num_tokens: int
@@ -290,34 +291,34 @@ class PromptProgress:
 
 @runtime_checkable
 class TellingProgress(Protocol):
-    """An engine that also knows how far requests without a first token are."""
+    """An engine that also reports the progress of requests before their first token."""
 
     def progress(self, request_id: str) -> PromptProgress | None:
-        """As of a moment ago; None = not known, not yet or no longer. On the event loop.
+        """The progress a moment ago; None = unknown, not yet or no longer. On the event loop.
 
-        Asking has the engine look, so that the next answer is newer.
+        Each call makes the engine update it, so that the next answer is newer.
         """
         ...
 
 
 class Delivering(Protocol):
-    """An engine that hands over all outputs of a step at once, so that no task has to wait for each."""
+    """An engine that delivers all outputs of a step at once, so that no task has to wait for each."""
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """Run the request and hand each output to `take` as it comes; return when all sequences have ended.
+        """Run the request and pass each output to `take` as it comes; return when all sequences have ended.
 
-        Raises: as `generate`, and what `take` raises. Cancelling this aborts the request.
+        Raises: as `generate`, and errors of `take`. Cancelling this aborts the request.
         """
         ...
 
 
 async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
-    """Run a request on any engine, and hand its outputs to `take`, until that says that it needs no more.
+    """Run a request on any engine, and pass its outputs to `take`, until it needs no more.
 
     Raises: as `Delivering.deliver`.
     """
     delivers: Callable[[EngineRequest, Take], Awaitable[None]] | None = getattr(engine, "deliver", None)
-    if delivers is not None:  # `isinstance` would look at the whole protocol for each request
+    if delivers is not None:  # `isinstance` would check the whole protocol for each request
         return await delivers(request, take)
     outputs = engine.generate(request)
     try:
@@ -330,15 +331,15 @@ async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
 
 @runtime_checkable
 class Checking(Protocol):
-    """An engine that also knows, without running it, whether a request could run."""
+    """An engine that can also check a request without running it."""
 
     def check(self, request: EngineRequest) -> None:
-        """Raises what `generate` would raise for the request if nothing else ran."""
+        """Raises the error that `generate` would raise for the request on an idle engine."""
         ...
 
 
 def check_request(engine: Engine, request: EngineRequest) -> None:
-    """Raises what the engine would refuse the request with, as far as it knows that without running it."""
+    """Raises the engine's error for the request, as far as it is known without running it."""
     if isinstance(engine, Checking):
         engine.check(request)
     else:
@@ -346,7 +347,7 @@ def check_request(engine: Engine, request: EngineRequest) -> None:
 
 
 class PictureText(Protocol):
-    """The text that replaces a picture's marker in a prompt, and the placeholders in that text."""
+    """The text in place of a picture's marker in a prompt, and the number of placeholders in that text."""
 
     @property
     def text(self) -> str: ...
@@ -358,25 +359,26 @@ class PictureText(Protocol):
 class PictureTexts(Protocol):
     """Facts about pictures for writing prompts with them. Immutable; used on any thread.
 
-    `marker`: what a chat template writes where a picture goes; `{}` in it stands for the picture's number in the
-    conversation, from 1.
+    `marker`: the chat template's text for a picture; `{}` in it stands for the picture's number in the conversation, from 1.
     """
 
     @property
     def marker(self) -> str: ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureText:
-        """Text and placeholders for a picture of that size; quick. Raises: ValueError, one line, if it cannot be taken."""
+        """Text and placeholders for a picture of that size; fast.
+
+        Raises: ValueError, one line, if the size is not allowed.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRules:
-    """The place of pictures in the prompts of an engine that takes them in.
+    """Rules for pictures in the prompts of an engine that accepts them.
 
-    `placeholder_id`: the token that stands for one embedding; the text of a picture has it as often as it says.
-    `splits_texts`: what stands before, between and behind the pictures is tokenised each by itself, as a text that begins
-    there.
+    `placeholder_id`: the token in place of one embedding; a picture's text contains it once per embedding. `splits_texts`:
+    the texts before, between and after the pictures are tokenised separately.
     """
 
     processor: PictureTexts
@@ -385,25 +387,25 @@ class PictureRules:
 
 
 class AdapterLoading(Protocol):
-    """An engine whose adapters come and go while it runs. On the event loop."""
+    """An engine that can load and unload adapters while it runs. On the event loop."""
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
-        """Serve the adapter in a directory on this machine under a name, which its capabilities tell when this returns.
+        """Serve the adapter in a local directory under a name, which is among its capabilities when this returns.
 
-        `is_replacing`: it may take the place of another one of that name.
-        Raises: Conflict (the name is taken); InvalidRequest (not an adapter, or not one that the model can take);
-        NoMemory (all places are taken); Overloaded (until requests have ended); EngineDead.
+        `is_replacing`: it may replace another one of that name. Raises: Conflict (the name is taken); InvalidRequest (not an
+        adapter, or not one for this model); NoMemory (all places are taken); Overloaded (until requests have ended);
+        EngineDead.
         """
         ...
 
     async def unload_adapter(self, name: str) -> None:
-        """Take no more requests for it; those that run go on with it. Raises: NotFound."""
+        """Refuse the adapter to further requests; running ones keep it. Raises: NotFound."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """Results for texts, in their order: a row each, f32 [texts, size], or a list where they have no common shape.
+    """Results for texts, in order: a row each, f32 [texts, size], or a list if their shapes differ.
 
     `queue_s`: until the first of them was computed. `num_tokens`: of all.
     """
@@ -414,35 +416,33 @@ class PooledRows:
 
 
 class TextPooling(Protocol):
-    """An engine that makes vectors or scores of texts, besides generation or in its place. On the event loop."""
+    """An engine that makes vectors or scores of texts, besides generation or instead of it. On the event loop."""
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
-        """A row for each text; cancelling this drops what is not computed yet.
+        """A row for each text; cancelling this drops texts that are not computed yet.
 
-        A row does not depend on what is computed with it, as far as the kernels' do not. Raises: Overloaded (as many tokens
-        wait as may, or the engine shuts down), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
+        A row does not depend on other texts, as far as the kernels' results do not. Raises: Overloaded (too many tokens
+        wait, or the engine shuts down), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
         """
         ...
 
 
 class Deaths:
-    """Tells its listeners that an engine of this process has died; each engine's `health` says whether it is the one."""
+    """Informs listeners when an engine of this process dies; each engine's `health` says whether it is the one."""
 
     def __init__(self) -> None:
-        self._listeners: set[Callable[[], None]] = (
-            set()
-        )  # replaced, never changed: engines tell on threads of their own
+        self._listeners: set[Callable[[], None]] = set()  # replaced, never changed: engines call from their own threads
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called, quickly and on any thread, each time an engine has died."""
+        """Call `listener` whenever an engine has died. It must be fast, and work on any thread."""
         self._listeners = {*self._listeners, listener}
 
     def ignore(self, listener: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Remove the listener."""
         self._listeners = self._listeners - {listener}
 
     def tell(self) -> None:
-        """An engine has died, and its `health` says so."""
+        """Report a death, which the engine's `health` shows already."""
         for listener in self._listeners:
             listener()
 
@@ -453,21 +453,21 @@ NOT_STARTED = "the engine was not started"
 
 
 class Life:
-    """The state of an engine, by which requests are taken or refused. `death`: why none can run, "" while they can."""
+    """The state of an engine that decides whether it accepts requests. `death`: why it cannot run any; "" if it can."""
 
     def __init__(self) -> None:
         self.death = NOT_STARTED
         self.is_draining = False
 
     def check_open(self) -> None:
-        """Raises EngineDead or Overloaded if no request can be taken."""
+        """Raises EngineDead or Overloaded if no request can be accepted."""
         if self.death:
             raise EngineDead(self.death)
         if self.is_draining:
             raise Overloaded("the server is shutting down")
 
     def end(self) -> None:
-        """Let no request run any more; the reason of an earlier death is kept."""
+        """Let no request run any more; keep the reason of an earlier death."""
         self.death = self.death or "the engine was shut down"
 
 
@@ -476,7 +476,7 @@ Take = Callable[[EngineOutput], bool]
 
 
 class Outputs(Protocol):
-    """The outputs of one request. The caller closes it, finished or not; closing it twice does nothing."""
+    """The outputs of one request. The caller closes it, finished or not; closing it twice is allowed."""
 
     def __aiter__(self) -> AsyncIterator[EngineOutput]: ...
 
@@ -490,26 +490,28 @@ class Outputs(Protocol):
 class Engine(Protocol):
     """Runs requests. One instance serves one model, from one `start` to one `shutdown`.
 
-    Failures: what a request does wrong, or breaks, is that request's error and nobody else's. If the engine itself dies,
-    every request fails with EngineDead, now and later, and `health` says why.
-    Same answer: a request has the same tokens whenever it runs, alone or not, unless the engine's kernels depend on what
-    they compute together (docs/architecture.md).
+    Failures: an error in one request, or caused by it, reaches only that request. If the engine itself dies, every request
+    fails with EngineDead, now and later, and `health` has the reason.
+
+    Same answer: a request has the same tokens whenever it runs, alone or not, unless the engine's kernels depend on the
+    batch (docs/architecture.md).
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities that requests may use; the same before and after `start`, except adapters, which come and go."""
+        """The abilities that requests may use; the same before and after `start`, apart from adapters loaded later."""
         ...
 
     async def start(self) -> None:
-        """Load what is left to load and begin to run. Does nothing if it runs. Raises EngineDead after its end."""
+        """Finish loading and begin to run. Does nothing if it runs. Raises EngineDead after its end."""
         ...
 
     def generate(self, request: EngineRequest) -> Outputs:
         """Outputs of the request as they are made, until each of the `n` sequences has had one with a `finish_reason`.
 
-        Nothing happens before the first is asked for. Closing the iterator, at any moment, aborts the request and frees its
-        blocks within a step. Sequences that are ranked (beams, best_of > n) come whole, best first, when all have ended.
+        The request begins when the first output is requested. Closing the iterator, at any moment, aborts the request and
+        frees its blocks within a step. Ranked sequences (beams, best_of > n) come whole, best first, when all have ended.
+
         Raises, with the first output: the errors of `Capabilities.check`; CapacityError (longer than `max_model_len`, or can
         never fit for other reasons); InvalidRequest (no prompt, a grammar that does not compile); Overloaded (shutting
         down); QueueTimeout (its first step has not begun in time). At any time: RequestTimeout (its deadline has passed, or
@@ -518,16 +520,16 @@ class Engine(Protocol):
         ...
 
     def health(self) -> Health:
-        """Alive or not, and gauges. Quick, on any thread, at any time."""
+        """Alive or not, and gauges. Fast, on any thread, at any time."""
         ...
 
     def stats(self) -> EngineStats:
-        """Totals so far. Quick, on any thread, at any time."""
+        """Totals so far. Fast, on any thread, at any time."""
         ...
 
     async def shutdown(self, drain_s: float) -> None:
         """Wait up to `drain_s` seconds for running requests, abort the rest, stop the thread, release the runtime.
 
-        Requests that come meanwhile are refused with Overloaded. Calling it again, or without a start, is allowed.
+        Requests that arrive meanwhile are refused with Overloaded. Calling it again, or without a start, is allowed.
         """
         ...

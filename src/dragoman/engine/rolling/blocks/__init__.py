@@ -1,1 +1,1 @@
-"""The blocks of the key/value cache: who holds which, and what is evicted first."""
+"""The blocks of the key/value cache: their holders, and the order of eviction."""

@@ -1,17 +1,18 @@
-"""Owns the blocks of one cache kind: who holds which, what they contain, which to reuse next.
+"""Owns the blocks of one cache kind: their holders, their content, and their reuse.
 
 Does: block tables, reference counts, copy-on-write, and a prefix cache of full blocks found by chained hashes. Does not:
-touch the cache's memory (the runner copies), know requests or other kinds (`block_pools` does), decide who gets blocks or
+touch the cache's memory (the runner copies), know requests or other kinds (`block_pools` does), choose who gets blocks or
 what is evicted (`eviction` does). Called through the block pools, on the engine thread only.
 
-Where the layers have a window, a token sees the `window` tokens up to itself. A table begins with the first block that the
-sequence's next token sees: those before it have been passed. Positions, numbers of tokens and of prefix blocks count from
-the sequence's beginning all the same. Before a step a sequence gets blocks for the step's tokens; after it, it gives back
-what no later token can see. While it decodes that is a fixed number of blocks; a piece of a prompt needs more, for one step,
-and is cut to what the cache has besides.
+If the layers have a window, a token sees the `window` tokens up to itself. A table begins with the first block that the
+sequence's next token sees: earlier ones have been passed. Positions, numbers of tokens and of prefix blocks still count from
+the sequence's beginning.
 
-Invariant: a block with more than one holder, or one that the prefix cache can find, is never written.
-Source: PagedAttention, arXiv:2309.06180, sections 4.3 and 4.4.
+Before a step a sequence gets blocks for the step's tokens. After it, it returns those that no later token can see. In
+decoding their number is fixed. A piece of a prompt needs more for one step, and is cut to what the cache can spare.
+
+Invariant: a block with several holders, or one that the prefix cache can find, is never written. Source: PagedAttention,
+arXiv:2309.06180, sections 4.3 and 4.4.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _DIGEST_BYTES = 16  # 128 bits: a chance collision within 2^40 cached blocks has
 
 
 class _Table:
-    """The blocks of one sequence in order of position, behind `num_passed` that it does not hold any more.
+    """The blocks of one sequence in order of position, without the `num_passed` at its front.
 
-    `num_committed`: how many of them all, from the first on, were offered to the prefix cache.
+    `num_committed`: the number of blocks, from the first on, that were offered to the prefix cache.
     """
 
     __slots__ = ("blocks", "num_committed", "num_passed")
@@ -42,11 +43,10 @@ class _Table:
 
 
 def root_digest(salt: str, adapter: str = "", *, is_long: bool = False) -> bytes:
-    """The start of the hashes of a sequence's blocks, so that sequences of different salts, adapters or regimes never
-    share one.
+    """The start of the hashes of a sequence's blocks. Different salts, adapters or regimes never share blocks.
 
-    It is a hash of another kind than those of blocks: no choice of a salt makes it a block's. b"" = the sequence shares with
-    none.
+    It is another kind of hash than those of blocks, so that no salt can imitate a block's. b"" = nothing sets the sequence
+    apart.
     """
     if adapter:
         kind = b"long, adapter" if is_long else b"adapter"
@@ -66,10 +66,10 @@ def extend_digests(
     root: bytes = b"",
     keys: Mapping[int, bytes] | None = None,
 ) -> None:
-    """Grow `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`, beginning with `root`.
+    """Extend `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`, starting with `root`.
 
-    Each hash covers the block's tokens and the hash before it, so that it names the whole prefix. `keys`: of blocks whose
-    tokens do not say all about them, what else there is, by their index.
+    Each hash covers the block's tokens and the hash before it, so that it names the whole prefix. `keys`: by block index,
+    the content of blocks that their tokens do not identify.
     """
     digest = digests[-1] if digests else root
     for index in range(len(digests), num_blocks):
@@ -80,26 +80,26 @@ def extend_digests(
 
 
 def _short(key: bytes) -> bytes:
-    """The key as blake2b takes it."""
+    """The key in a length that blake2b accepts."""
     return blake2b(key, digest_size=_DIGEST_BYTES).digest() if key else b""
 
 
 class CacheWatcher(Protocol):
-    """Told what the prefix cache of one kind gains and loses."""
+    """Receives changes of one kind's prefix cache."""
 
     def joins(self, digest: bytes) -> None:
-        """A block with this content can be found from now on."""
+        """Note a newly cached block."""
         ...
 
     def leaves(self, block: int, digest: bytes) -> None:
-        """The block can no longer be found; it holds its content until the next forward, or until it is copied over."""
+        """Note an evicted block; its content stays until the next forward, or until a copy overwrites it."""
         ...
 
 
 class BlockManager:
-    """Hands out `num_blocks` blocks of `block_size` slots to sequences, known here by an integer id.
+    """Hands out `num_blocks` blocks of `block_size` slots to sequences, which have integer ids.
 
-    `window`: the tokens that a token sees, itself included; 0 = all.
+    `window`: the tokens that a token sees, including itself; 0 = all.
     """
 
     def __init__(self, num_blocks: int, block_size: int, window: int = 0) -> None:
@@ -110,10 +110,10 @@ class BlockManager:
         self.window = window
         self._tables: dict[int, _Table] = {}
         self._ref_counts = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))  # no holder, no content worth keeping; a stack
-        self._evictable = EvictionOrder(num_blocks)  # no holder, but cached content
+        self._free = list(range(num_blocks - 1, -1, -1))  # without holder or cached content; a stack
+        self._evictable = EvictionOrder(num_blocks)  # without holder, but with cached content
         self._digests: list[bytes | None] = [None] * num_blocks
-        self._cached: dict[bytes, int] = {}  # digest -> the block that holds this prefix's last block
+        self._cached: dict[bytes, int] = {}  # digest -> the block with the end of this prefix
         self._copies: dict[int, int] = {}  # destination -> source
         self.watcher: CacheWatcher | None = None
 
@@ -121,7 +121,7 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks without a holder; those with cached content count, they are evicted on demand."""
+        """Blocks without a holder, including cached ones, which are evicted on demand."""
         return len(self._free) + len(self._evictable)
 
     @property
@@ -135,14 +135,14 @@ class BlockManager:
         return self.num_used_blocks / self.num_blocks
 
     def table(self, sequence_id: int) -> array[int]:
-        """The sequence's blocks in order of position, those it has passed left out.
+        """The sequence's blocks in order of position, without passed ones.
 
-        Not to be changed; valid until its next allocation.
+        Do not change it; valid until the sequence's next allocation.
         """
         return self._tables[sequence_id].blocks
 
     def num_passed(self, sequence_id: int) -> int:
-        """The number of blocks that are left out at the front of the sequence's table."""
+        """The number of blocks passed at the front of the sequence's table."""
         return self._tables[sequence_id].num_passed
 
     def first_visible_block(self, position: int) -> int:
@@ -152,10 +152,10 @@ class BlockManager:
     def match_length(
         self, digests: Sequence[bytes], limit: int, is_elsewhere: Callable[[bytes], bool] | None = None
     ) -> int:
-        """Of how many blocks the longest prefix is that `digests` name and the cache can continue; at most `limit`.
+        """The length in blocks of the longest prefix of `digests` that the cache can continue; at most `limit`.
 
-        Without a window all of its blocks are cached, with one those that the token after it sees. `is_elsewhere`: whether
-        a block that is not cached counts all the same; None = it does not.
+        Without a window all of its blocks must be cached; with one, those that the next token sees. `is_elsewhere`: whether
+        an uncached block counts as well; None = it does not.
         """
         cached = self._cached
 
@@ -168,7 +168,7 @@ class BlockManager:
         length = limit
         while length:
             first = self.first_visible_block(length * self.block_size)
-            # The last block that is missing: no prefix that goes further can do without it.
+            # The last missing block: no prefix that includes it in its window is usable.
             missing = next((index for index in range(length - 1, first - 1, -1) if is_missing(index)), None)
             if missing is None:
                 break
@@ -184,11 +184,11 @@ class BlockManager:
         return list(self._cached)
 
     def cached_blocks(self, digests: Sequence[bytes], length: int) -> list[int]:
-        """The blocks of a prefix of `length` blocks, from `match_length`, that the token after it sees. None is taken."""
+        """The visible blocks of a prefix of `length` blocks, from `match_length`. They are not held yet."""
         return [self._cached[digest] for digest in digests[self.first_visible_block(length * self.block_size) : length]]
 
     def held_blocks(self, sequence_id: int, length: int) -> list[int] | None:
-        """Those of the sequence's first `length` blocks that the token after them sees; None if it has passed some."""
+        """The blocks that a token after the sequence's first `length` blocks sees; None if some were passed."""
         table, first = self._tables[sequence_id], self.first_visible_block(length * self.block_size)
         if table.num_passed > first:
             return None
@@ -210,36 +210,36 @@ class BlockManager:
         return len(self._tables[sequence_id].blocks)
 
     def num_own_blocks(self, sequence_id: int) -> int:
-        """Blocks of the sequence's table that nobody else holds: those that `free` makes free."""
+        """Blocks in the sequence's table without other holders: those that `free` would make free."""
         return sum([self._ref_counts[block] == 1 for block in self._tables[sequence_id].blocks])
 
     # --- taking and giving back ---------------------------------------------------------------------------------------
 
     def allocate(self, sequence_id: int, num_tokens: int, prefix: Sequence[int] = (), num_passed: int = 0) -> None:
-        """Give the sequence a table for `num_tokens` tokens, without the first `num_passed` blocks of them.
+        """Give the sequence a table for `num_tokens` tokens, without the first `num_passed` blocks.
 
-        It begins with `prefix`, from `cached_blocks` or `held_blocks`.
-        Raises: ValueError if the sequence has a table or the blocks do not suffice (see `num_spare_blocks`).
+        It begins with `prefix`, from `cached_blocks` or `held_blocks`. Raises: ValueError if the sequence has a table or
+        there are too few free blocks (see `num_spare_blocks`).
         """
         if sequence_id in self._tables:
             raise ValueError(f"sequence_id {sequence_id} already has a table")
         if self.num_spare_blocks(num_tokens, prefix, num_passed) < 0:
             raise ValueError(f"num_tokens {num_tokens} needs more than the {self.num_free_blocks} free blocks")
-        for block in prefix:  # before any block is taken, or an eviction could take one of these
+        for block in prefix:  # before any block is taken, or one of these could be evicted
             self._hold(block)
         num_known = num_passed + len(prefix)
         num_new = blocks_for(num_tokens, self.block_size) - num_known
         self._tables[sequence_id] = _Table([*prefix, *(self._take() for _ in range(num_new))], num_passed, num_known)
 
     def append(self, sequence_id: int, begin: int, end: int) -> bool:
-        """Make the slots of positions [begin, end) writable by this sequence alone; False if blocks do not suffice.
+        """Make the slots of positions [begin, end) writable by this sequence alone; False if there are too few free blocks.
 
-        A shared block is replaced by a fresh one and the copy noted for `take_copies`. On False nothing has changed.
+        A shared block is replaced by a new one, and the copy noted for `take_copies`. On False nothing has changed.
         """
         table = self._tables[sequence_id]
         blocks, size = table.blocks, self.block_size
         first = begin // size
-        if end <= (first + 1) * size:  # nearly every decode step: one slot of one own block
+        if end <= (first + 1) * size:  # nearly every decode step: one slot of an unshared block
             index = first - table.num_passed
             if index < len(blocks) and self._ref_counts[blocks[index]] == 1:
                 return True
@@ -263,14 +263,14 @@ class BlockManager:
     def allocate_visible(self, sequence_id: int, digests: Sequence[bytes], length: int) -> list[tuple[bytes, int]]:
         """Give the sequence a table of the blocks that the token after a prefix of `length` blocks sees.
 
-        Cached ones where there are, fresh ones elsewhere, which are returned with the content that each is to have.
-        Raises: ValueError if the sequence has a table or the blocks do not suffice (see `can_allocate_visible`).
+        Missing blocks are new, and returned with their intended content. Raises: ValueError if the sequence has a table or
+        there are too few free blocks (see `can_allocate_visible`).
         """
         if sequence_id in self._tables or not self.can_allocate_visible(digests, length):
             raise ValueError(f"sequence_id {sequence_id} has a table, or too few blocks are free")
         first = self.first_visible_block(length * self.block_size)
         found = [self._cached.get(digest) for digest in digests[first:length]]
-        for block in found:  # before any block is taken, or an eviction could take one of these
+        for block in found:  # before any block is taken, or one of these could be evicted
             if block is not None:
                 self._hold(block)
         blocks = [self._take() if block is None else block for block in found]
@@ -278,12 +278,12 @@ class BlockManager:
         return [(digests[first + i], blocks[i]) for i, block in enumerate(found) if block is None]
 
     def adopt(self, block: int, digest: bytes) -> None:
-        """Let the prefix cache find a held block, which has been given this content, unless another has it already."""
+        """Add a held block with this new content to the prefix cache, unless another block has it."""
         if self._digests[block] is None and digest not in self._cached:
             self._cache(block, digest)
 
     def pass_blocks(self, sequence_id: int, position: int) -> None:
-        """Drop the blocks that no token from `position` on sees; they are freed as by `free`."""
+        """Drop the blocks that no token from `position` on sees; freed as by `free`."""
         table = self._tables[sequence_id]
         num_dropped = self.first_visible_block(position) - table.num_passed
         if num_dropped > 0:
@@ -305,13 +305,13 @@ class BlockManager:
         self._tables[child_id] = _Table(parent.blocks, parent.num_passed, parent.num_committed)
 
     def free(self, sequence_id: int) -> None:
-        """Drop the sequence's table; blocks without another holder become free, or evictable if they are cached."""
+        """Drop the sequence's table. Blocks without another holder become free, or evictable if they are cached."""
         self._release(self._tables.pop(sequence_id).blocks)
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Keep only the first `length` blocks of the sequence, as far as it holds them; the others are freed as by `free`.
+        """Keep only the first `length` blocks of the sequence, if it holds them; free the others as by `free`.
 
-        0 lets it begin again.
+        With 0 it can start again.
         """
         table = self._tables[sequence_id]
         num_kept = max(length - table.num_passed, 0)
@@ -322,18 +322,18 @@ class BlockManager:
         self._release(dropped)
 
     def commit(self, sequence_id: int, digests: Sequence[bytes]) -> None:
-        """Let the prefix cache find the sequence's first len(digests) blocks: they are full and were computed."""
+        """Add the sequence's first len(digests) blocks to the prefix cache: they are full and computed."""
         table = self._tables[sequence_id]
         blocks, num_passed = table.blocks, table.num_passed
         for index in range(max(table.num_committed, num_passed), len(digests)):
             block, digest = blocks[index - num_passed], digests[index]
-            # A twin may have cached the same prefix already; the first stays, ours is freed with its sequence.
+            # Another block may have cached the same prefix already; it stays, and ours is freed with its sequence.
             if self._digests[block] is None and digest not in self._cached:
                 self._cache(block, digest)
         table.num_committed = max(table.num_committed, len(digests))
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """The (source, destination) block copies to run before the next forward; forgets them."""
+        """The (source, destination) block copies to run before the next forward; the list is cleared."""
         if not self._copies:
             return []
         pairs = [(source, destination) for destination, source in self._copies.items()]
@@ -343,11 +343,11 @@ class BlockManager:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _num_new(self, table: _Table, end: int) -> int:
-        """Blocks that lie behind the table's for positions up to `end`; may be negative."""
+        """The number of blocks missing in the table for positions up to `end`; may be negative."""
         return blocks_for(end, self.block_size) - table.num_passed - len(table.blocks)
 
     def _shared(self, table: _Table, begin: int, end: int) -> list[int]:
-        """The places in the table of blocks with positions in [begin, end) that others hold too."""
+        """The indices in the table of shared blocks with positions in [begin, end)."""
         first = begin // self.block_size - table.num_passed
         last = min(blocks_for(end, self.block_size) - table.num_passed, len(table.blocks))
         return [index for index in range(first, last) if self._ref_counts[table.blocks[index]] > 1]
@@ -380,7 +380,7 @@ class BlockManager:
             self._evictable.add(evictable, contents)
 
     def _take(self) -> int:
-        """A block of our own; evicts a cached block if no other is free."""
+        """A new block; evicts a cached block if no other is free."""
         if self._free:
             block = self._free.pop()
         else:
@@ -401,7 +401,7 @@ class BlockManager:
         self._copies[blocks[index]] = source
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the books do not balance; for tests, after every step."""
+        """Raises AssertionError if the records contradict each other; for tests, after every step."""
         counts = [0] * self.num_blocks
         for table in self._tables.values():
             assert len(set(table.blocks)) == len(table.blocks), "a table lists a block twice"
@@ -428,14 +428,14 @@ MIN_CHUNK = 4
 
 @dataclass(frozen=True, slots=True)
 class CachePool:
-    """The blocks of one cache kind: of the layers in which a token sees `window` tokens, itself included; 0 = all."""
+    """The blocks of one cache kind: of the layers in which a token sees `window` tokens, including itself; 0 = all."""
 
     num_blocks: int
     window: int = 0
 
 
 def first_visible_block(position: int, window: int, block_size: int) -> int:
-    """The block, counted from the sequence's beginning, with the first token that the one at `position` sees."""
+    """The first block that the token at `position` sees, counted from the sequence's beginning."""
     return max(position - window + 1, 0) // block_size if window else 0
 
 
@@ -445,15 +445,15 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 
 
 def most_blocks(window: int, block_size: int) -> int:
-    """The blocks that a window of tokens can touch, wherever it lies: what a sequence holds at most while it decodes."""
+    """The most blocks that a window of tokens can touch: the bound of a decoding sequence."""
     return (window + block_size - 2) // block_size + 1
 
 
 def chunk_blocks(pool: CachePool, block_size: int, max_batch_tokens: int) -> int:
-    """The blocks of a pool with a window that pieces of prompts may take besides the windows of running sequences.
+    """The blocks of a pool with a window for pieces of prompts, beside the windows of running sequences.
 
-    As many as a step's tokens fill, at most half of what one window leaves. 0 if that is too little for any piece: then
-    only sequences that fit the pool whole can run.
+    As many as a step's tokens fill, at most half of what one window leaves. 0 if that is too little for any piece: then a
+    sequence can only run if the pool holds all of it.
     """
     num_left = pool.num_blocks - most_blocks(pool.window, block_size)
     least = blocks_for(MIN_CHUNK - 1, block_size)
@@ -463,13 +463,13 @@ def chunk_blocks(pool: CachePool, block_size: int, max_batch_tokens: int) -> int
 
 
 def longest_chunk(pool: CachePool, block_size: int, max_batch_tokens: int) -> int:
-    """The most tokens of one sequence that a step may compute so that the pool's `chunk_blocks` suffice."""
+    """The most tokens of one sequence in a step for which the pool's `chunk_blocks` suffice."""
     num_blocks = chunk_blocks(pool, block_size, max_batch_tokens) if pool.window else 0
     return min(num_blocks * block_size + 1, max_batch_tokens) if num_blocks else max_batch_tokens
 
 
 def longest_sequence(pool: CachePool, block_size: int) -> int | None:
-    """The tokens of the longest sequence that the pool can hold as it runs; None = it may be of any length."""
+    """The tokens of the longest sequence that can run in the pool; None = any length."""
     if pool.window and chunk_blocks(pool, block_size, MIN_CHUNK):
         return None
     return pool.num_blocks * block_size

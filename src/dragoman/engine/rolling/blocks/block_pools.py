@@ -1,8 +1,8 @@
 """The blocks of all cache kinds of a model: one block manager each, used together.
 
-Does: what the scheduler does with a sequence's blocks, in every kind at once; find a prefix that all kinds can continue.
-Does not: own blocks (`block_manager` does), know requests, or decide who gets blocks. Called by the scheduler and its
-parts, on the engine thread only.
+Does: change a sequence's blocks in every kind at once; find a prefix that all kinds can continue. Does not: own blocks
+(`block_manager` does), know requests, or decide who gets blocks. Called by the scheduler and its parts, on the engine thread
+only.
 
 Layers that see everything keep every token; layers with a window only need what the next token sees. So a prefix can be
 reused if the first kind has all its blocks, and the others those of the window before its end.
@@ -22,14 +22,14 @@ Copies = list[tuple[int, list[tuple[int, int]]]]
 
 
 class Prefix(NamedTuple):
-    """The first `length` blocks of a sequence, computed already. `blocks`: of each kind, the last of them that count."""
+    """The first `length` blocks of a sequence, which are computed. `blocks`: for each kind the visible ones at the end."""
 
     length: int
     blocks: tuple[list[int], ...]
 
 
 class FreshBlock(NamedTuple):
-    """A held block of a kind that is to get the content which `digest` names."""
+    """A held block of a kind that is to get the content of `digest`."""
 
     kind: int
     block: int
@@ -37,7 +37,7 @@ class FreshBlock(NamedTuple):
 
 
 class BlockPools:
-    """One block manager for each of `pools`, in their order; sequences are known by an integer id."""
+    """One block manager for each of `pools`, in order; sequences have integer ids."""
 
     def __init__(self, pools: Sequence[CachePool], block_size: int) -> None:
         self.pools = tuple(pools)
@@ -59,7 +59,7 @@ class BlockPools:
 
     @property
     def num_free_blocks(self) -> int:
-        """The blocks without a holder of the kind that has the fewest."""
+        """The blocks without a holder in the kind with the fewest."""
         return min([manager.num_free_blocks for manager in self.managers])
 
     def table(self, sequence_id: int, kind: int = 0) -> array[int]:
@@ -67,9 +67,9 @@ class BlockPools:
         return self.managers[kind].table(sequence_id)
 
     def match_prefix(self, digests: Sequence[bytes], shared: Prefix) -> Prefix:
-        """The longest prefix named by `digests` that the caches can continue, or `shared`, whichever is longer.
+        """The longest prefix of `digests` that the caches can continue, or `shared` if that is longer.
 
-        Nothing is taken yet. Of the first kind the longer one begins with the shared blocks.
+        Nothing is held yet. In the first kind the longer one begins with the shared blocks.
         """
         length = self._match_length(digests, len(digests))
         if length <= shared.length:
@@ -80,9 +80,9 @@ class BlockPools:
         return Prefix(length, tuple(blocks))
 
     def match_with(self, digests: Sequence[bytes], is_elsewhere: Callable[[int, bytes], bool]) -> int:
-        """Of how many blocks the longest prefix is that the caches could continue with the blocks that are elsewhere.
+        """The length in blocks of the longest prefix that the caches could continue with further blocks from elsewhere.
 
-        `is_elsewhere`: of a kind, by its number, and a block's digest.
+        `is_elsewhere`: called with a kind's number and a block's digest.
         """
         return self._match_length(digests, len(digests), is_elsewhere)
 
@@ -91,7 +91,7 @@ class BlockPools:
     ) -> int:
         found = [None if is_elsewhere is None else partial(is_elsewhere, kind) for kind in range(len(self.managers))]
         length, before = self.managers[0].match_length(digests, limit, found[0]), -1
-        while self.have_windows and length != before:  # what one window can do without, another may need
+        while self.have_windows and length != before:  # another kind's window may need a block that this one does not
             before = length
             for manager, is_found in zip(self.managers, found, strict=True):
                 if manager.window:
@@ -99,7 +99,7 @@ class BlockPools:
         return length
 
     def shared_prefix(self, sequence_id: int, length: int) -> Prefix:
-        """The sequence's first `length` blocks, for others to begin with; none if a window of it has passed some."""
+        """The sequence's first `length` blocks, for other sequences to start from; empty if a window has passed some."""
         blocks = [manager.held_blocks(sequence_id, length) for manager in self.managers]
         held = [kept for kept in blocks if kept is not None]
         return Prefix(length, tuple(held)) if len(held) == len(blocks) else self.no_prefix
@@ -107,14 +107,14 @@ class BlockPools:
     # --- taking and giving back ---------------------------------------------------------------------------------------
 
     def num_spare_blocks(self, num_tokens: int, prefix: Prefix, end: int) -> list[int]:
-        """Of each kind, the free blocks that `allocate(…)` with the same arguments would leave; negative: it would fail."""
+        """For each kind, the free blocks that `allocate(…)` with the same arguments would leave; negative: it fails."""
         return [
             manager.num_spare_blocks(end if manager.window else num_tokens, blocks, prefix.length - len(blocks))
             for manager, blocks in zip(self.managers, prefix.blocks, strict=True)
         ]
 
     def allocate(self, sequence_id: int, num_tokens: int, prefix: Prefix, end: int) -> None:
-        """Give the sequence tables that begin with `prefix`: for all its tokens, and with a window for those before `end`.
+        """Give the sequence tables that begin with `prefix`: for all its tokens, or with a window for those before `end`.
 
         Raises: ValueError as `BlockManager.allocate`.
         """
@@ -123,9 +123,9 @@ class BlockPools:
             manager.allocate(sequence_id, wanted, blocks, prefix.length - len(blocks))
 
     def allocate_visible(self, sequence_id: int, digests: Sequence[bytes], length: int) -> list[FreshBlock] | None:
-        """Give the sequence tables of what the token after `length` blocks sees, and return those that are not cached.
+        """Give the sequence tables of what the token after `length` blocks sees; returns the uncached blocks.
 
-        They are to be given their contents, and to be told to `adopt`. None if blocks do not suffice: nothing has changed.
+        The caller fills these, and then calls `adopt`. None if there are too few free blocks: nothing has changed.
         """
         if not all(manager.can_allocate_visible(digests, length) for manager in self.managers):
             return None
@@ -148,7 +148,7 @@ class BlockPools:
         return True
 
     def pass_blocks(self, sequence_id: int, position: int) -> None:
-        """Give back the blocks that no token from `position` on sees."""
+        """Drop the blocks that no token from `position` on sees."""
         for manager in self.managers:
             if manager.window:
                 manager.pass_blocks(sequence_id, position)
@@ -166,7 +166,7 @@ class BlockPools:
     def truncate(self, sequence_id: int, length: int) -> int:
         """Drop all but the sequence's first `length` blocks, or all if a window has passed what the next token sees.
 
-        Returns how many are left, from which the sequence goes on.
+        Returns the number of blocks left, after which the sequence continues.
         """
         if any(manager.held_blocks(sequence_id, length) is None for manager in self.managers):
             length = 0
@@ -180,16 +180,16 @@ class BlockPools:
             manager.commit(sequence_id, digests)
 
     def take_copies(self) -> Copies:
-        """The block copies to run before the next forward; forgets them."""
+        """The block copies to run before the next forward; the list is cleared."""
         return [(kind, pairs) for kind, manager in enumerate(self.managers) if (pairs := manager.take_copies())]
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the books do not balance; for tests, after every step."""
+        """Raises AssertionError if the records contradict each other; for tests, after every step."""
         for manager in self.managers:
             manager.check_integrity()
 
     def check_tables(self, sequence_id: int, num_computed: int) -> None:
-        """Raises AssertionError unless the sequence holds what it computed, as far as its next token sees it; for tests."""
+        """Raises AssertionError unless the sequence holds all computed blocks that its next token sees; for tests."""
         for manager in self.managers:
             num_passed = manager.num_passed(sequence_id)
             num_slots = (num_passed + manager.num_held_blocks(sequence_id)) * self.block_size

@@ -1,12 +1,13 @@
-"""Decides which cached block that nobody holds gives way when a block is needed.
+"""Chooses the cached block without a holder to evict when a block is needed.
 
-Does: remember when contents were last used, also of those that gave way, and order the blocks by it. Does not: know tables,
+Does: remember when contents were last used, including evicted ones, and order the blocks by it. Does not: know tables,
 tokens or holders (the block manager does). Called by the block manager, on the engine thread only.
 
-Contents that were used once give way before those that came back, however long ago that was: one-off prompts do not drive
-out shared ones. Among those that came back, the one whose uses lie farthest apart goes first; the time since its last use
-counts as much as the interval before it. So of prefixes that are visited in turn and do not all fit, a part stays.
-Evicting the least recently used would always drop the one that is needed next.
+Contents that were used once are evicted before those that came back, however long ago that was: one-off prompts do not drive
+out shared ones. Of those that came back, the one with the longest interval between uses goes first; the time since its last
+use counts like the interval before it. So if prefixes recur in turn and do not all fit, some of them stay. Evicting the
+least recently used would always drop the next one needed.
+
 Source: LIRS (Jiang and Zhang, 2002), with a mean of the intervals instead of the last one.
 """
 
@@ -17,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-_WEIGHT = 0.5  # of the newest interval in the mean: popularity changes, and a single interval says little
+_WEIGHT = 0.5  # weight of the newest interval: popularity changes, but a single interval says little
 _MEMORY = 4  # contents remembered per block of the cache
-_OUTDATED = 64  # entries that may be outdated, besides as many as there are current ones
+_OUTDATED = 64  # outdated entries allowed, besides as many as there are current ones
 
 _Entry = tuple[float, int, int, int]  # -interval, -turn, place within the turn, block
 
@@ -36,7 +37,7 @@ class EvictionOrder:
     """The evictable blocks. Time is the number of blocks that have become evictable so far."""
 
     def __init__(self, num_blocks: int) -> None:
-        """`num_blocks`: of the whole cache; how many contents are remembered depends on it."""
+        """`num_blocks`: of the whole cache; the number of remembered contents depends on it."""
         self._capacity = num_blocks * _MEMORY
         self._time = 0
         self._uses: OrderedDict[bytes, _Use] = OrderedDict()  # by content, the least recently used first
@@ -53,9 +54,9 @@ class EvictionOrder:
         return {*self._new, *self._proven}
 
     def add(self, blocks: Sequence[int], contents: Sequence[bytes]) -> None:
-        """`blocks` have lost their last holder, with these `contents`; in a chain of blocks the last one comes first.
+        """Add `blocks` that have lost their last holder, with these `contents`; a chain's last block comes first.
 
-        Of blocks added together the first gives way first: without a chain's head its tail could never be found.
+        Of blocks added together the first is evicted first: without a chain's head its tail could never be found.
         """
         self._turn += 1
         self._time += len(blocks)
@@ -73,14 +74,14 @@ class EvictionOrder:
             heapify(self._longest)
 
     def remove(self, block: int) -> None:
-        """`block` is held again. Raises: KeyError if it is not evictable."""
+        """Remove a block that is held again. Raises: KeyError if it is not evictable."""
         if block in self._new:
             del self._new[block]
         else:
             del self._proven[block]
 
     def pop(self) -> int:
-        """The block that gives way; it is not evictable any more. Raises: KeyError if there is none."""
+        """Remove and return the block to evict. Raises: KeyError if there is none."""
         if self._new:
             return self._new.popitem(last=False)[0]
         oldest = next(iter(self._proven), None)
