@@ -1,10 +1,10 @@
-"""Carries out what beam search decides: keeps hypotheses, copies beams, lets dying ones go, delivers the best.
+"""Carries out the decisions of beam search: keeps hypotheses, copies beams, frees dropped ones, delivers the best.
 
-Does: advance a group when all its live beams have their candidates. Does not: decide which beams live (`beam_search`), make
-candidates (`beam_rows`), or own blocks (the scheduler forks them). Called by `update`, on the engine thread only.
+Does: advance a group when all its live beams have their candidates. Does not: choose beams (`beam_search`), make candidates
+(`beam_rows`), or own blocks (the scheduler forks them). Called by `update`, on the engine thread only.
 
-A beam whose candidates are known has nothing to compute and waits for its siblings, so the scheduler needs to know
-nothing about beams: they may run in different steps, or be preempted and computed again.
+A beam with known candidates has nothing to compute and waits for its siblings. So the scheduler need not know about beams:
+they may run in different steps, or be preempted and computed again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class BeamUpdater:
         self._scheduler = scheduler
 
     def take(self, sequence: Sequence, row: BeamRow) -> list[EngineOutput]:
-        """Note a beam's candidates, and advance its group if it was the last to wait for.
+        """Record a beam's candidates, and advance its group if no other beam is missing.
 
-        Returns the outputs of the request if that ended it, best first, else none.
+        Returns the request's outputs if it has ended, best first, else none.
         """
         group, beams = sequence.group, sequence.group.beams
         assert beams is not None
@@ -59,7 +59,7 @@ class BeamUpdater:
         return []
 
     def _finish(self, group: SequenceGroup, beams: BeamGroup) -> list[EngineOutput]:
-        """End the group; the best n hypotheses, whole, best first."""
+        """End the group; returns the best n hypotheses, whole, best first."""
         for sequence in list(group.live_sequences()):
             sequence.finish_reason = FinishReason.ABORT
             self._scheduler.finish(sequence)
@@ -81,7 +81,7 @@ class BeamUpdater:
 
 
 def _filled(best: list[FinishedBeam], wanted: int) -> list[FinishedBeam]:
-    """At least `wanted` results: a search that a grammar leaves fewer ways than that repeats its last one."""
+    """At least `wanted` results; if a grammar allowed fewer, the last one is repeated."""
     return best + [best[-1]] * (wanted - len(best))
 
 
@@ -102,7 +102,7 @@ def _finished(sequence: Sequence, hypothesis: Hypothesis, beams: BeamGroup) -> F
 
 
 def _extend(sequence: Sequence, token_id: int, row: BeamRow) -> None:
-    """Append a chosen token. `row` is the parent's, of which the sequence is a copy by now."""
+    """Append a chosen token. `row` is that of the parent, which the sequence has copied."""
     logprob = row.raw_logprobs[token_id]
     sequence.is_held = False
     sequence.token_ids.append(token_id)

@@ -12,12 +12,12 @@ from dragoman.engine.rolling.blocks.block_manager import blocks_for, most_blocks
 
 _GIB = 1024**3
 
-# Of what is free after the weights are loaded. The rest is for activations, HTTP and the page cache.
+# Of the free memory after the weights are loaded. The rest is for activations, HTTP and the page cache.
 _SHARE_OF_FREE_MEMORY = 0.5
-# More cache than this is rarely used by one CPU, whose speed bounds the number of useful sequences.
+# One CPU rarely uses more cache, as its speed bounds the number of useful sequences.
 _MOST_AUTOMATIC_BYTES = 8 * _GIB
-# Longer sequences decode hardly faster in company, so more of them gain little. With 386 million parameters 32 streams
-# gave 1.5 times the tokens of 8 behind 1,024 tokens, 1.2 times behind 4,096, no more behind 8,192.
+# Longer sequences gain little from batching. With 386 million parameters, 32 streams gave 1.5 times the tokens of 8 after
+# 1,024 tokens, 1.2 times after 4,096, and no more after 8,192.
 _MODERATE_TOKENS = 1024
 PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
 """With as much memory, or more, the cache is as large as it ever becomes by itself."""
@@ -38,7 +38,7 @@ class CacheShape:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """The sequences that a cache is for: how long they become, how many run at once, and how many tokens a step computes."""
+    """The expected sequences: their length, the number that runs at once, and the tokens of a step."""
 
     max_model_len: int
     max_num_seqs: int
@@ -50,12 +50,12 @@ def choose_num_blocks(
 ) -> tuple[int, ...]:
     """Blocks to allocate, of each kind.
 
-    With `kv_cache_gb` exactly what fits into it; otherwise enough for `max_num_seqs` sequences of full length, bounded by
-    a share of the available memory, but never less than one sequence of full length.
+    With `kv_cache_gb` exactly what fits into it. Otherwise enough for `max_num_seqs` sequences of full length, bounded by a
+    share of the available memory, but never less than one sequence of full length.
 
-    Kinds with a window get what the windows of all sequences and pieces of prompts take. They get at most as many blocks as
-    the first kind, which may keep everything, and at most an equal part of the memory; the first kind gets the rest. So
-    whether sequences turn out short or long, of two kinds each has at least half of what would have been best. Raises:
+    Kinds with a window get blocks for the windows of all sequences and for pieces of prompts. They get at most as many
+    blocks as the first kind, which may keep everything, and at most an equal part of the memory; the first kind gets the
+    rest. So with two kinds, each has at least half of the best number, whether sequences turn out short or long. Raises:
     ValueError if `kv_cache_gb` is smaller than one block of each kind.
     """
     wanted = [_wanted(window, shape.block_size, use, use.max_num_seqs) for window in shape.windows]
@@ -70,7 +70,7 @@ def choose_num_blocks(
     least = [_wanted(window, shape.block_size, use, 1) for window in shape.windows]
     raised = list(map(max, counts, least))
     excess = shape.bytes_of(raised) - max(affordable, shape.bytes_of(least))
-    for kind, size in enumerate(shape.block_bytes):  # what one kind had to be given, others have too much
+    for kind, size in enumerate(shape.block_bytes):  # one kind needed more, so others have too much
         surplus = max(min(raised[kind] - least[kind], -(-excess // size)), 0)
         raised[kind] -= surplus
         excess -= surplus * size
@@ -78,7 +78,7 @@ def choose_num_blocks(
 
 
 def is_scarce(shape: CacheShape, use: CacheUse, *, kv_cache_gb: float | None, available_bytes: int) -> bool:
-    """True if `choose_num_blocks` has too little for what the cache is for, as far as more room makes it faster.
+    """True if more cache than `choose_num_blocks` allocates would make the expected use faster.
 
     That is, for `max_num_seqs` sequences of a moderate length side by side, or a single one of full length.
     """
@@ -105,7 +105,7 @@ def _wanted(window: int, block_size: int, use: CacheUse, num_sequences: int) -> 
 
 
 def _divided(total: int, block_bytes: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
-    """The blocks of each kind within `total` bytes, none more than it wants."""
+    """The blocks of each kind within `total` bytes, none more than needed."""
     part = total // len(block_bytes)
     first, *others = wanted
     most = [first, *(min(count, max(part // size, 1)) for count, size in zip(others, block_bytes[1:], strict=True))]
@@ -114,7 +114,7 @@ def _divided(total: int, block_bytes: Sequence[int], wanted: Sequence[int]) -> t
 
 
 def _level(total: int, block_bytes: Sequence[int], most: Sequence[int]) -> int:
-    """The largest number of blocks that each kind can have, up to the most that it may have, within `total` bytes."""
+    """The largest equal number of blocks, up to each kind's bound, that fits `total` bytes."""
     unfilled = sum(block_bytes)
     for count, size in sorted(zip(most, block_bytes, strict=True)):
         if count * unfilled >= total:

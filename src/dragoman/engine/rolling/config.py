@@ -1,7 +1,7 @@
 """The rolling engine's limits, as plain values.
 
-Does: hold and check them. Does not: know options or where they came from (`compose` translates). Made once, read by the
-engine's parts; immutable.
+Does: hold and check them. Does not: know options or their sources (`compose` translates). Made once, read by the engine's
+parts; immutable.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ PrefixCacheMode = Literal["prompt", "all", "off"]
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """Defaults for requests that do not say it themselves.
+    """Defaults for requests that do not set their own.
 
-    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
-    a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
-    asked for do not apply, and as many are verified as pay. `context_share`: about what a token of context takes of the
-    time of the smallest step. `pads_steps`: whether steps may have rows that nobody reads, where that takes less time.
+    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that a
+    copy is found by; None = unlimited. `max_batch`: with more running sequences, fixed numbers of guesses do not apply, and
+    as many are verified as pay. `context_share`: the estimated cost of a token of context, as a share of the smallest step.
+    `pads_steps`: whether steps may have dummy rows if that takes less time.
     """
 
     num_assistant_tokens: int | None = None
@@ -41,16 +41,18 @@ class SpeculationConfig:
 class RollingConfig:
     """Limits of the rolling engine.
 
-    `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: which
-    blocks are reused by later prompts: those filled by a prompt alone (`prompt`), also those filled while decoding (`all`:
-    where these hold what a prompt would write, reuse never changes a bit of an answer), none (`off`).
-    `max_prompt_logprob_rows`: prompt positions per step whose logits are computed for prompt log-probabilities; each costs
-    a row of the vocabulary's size. `max_slowdown`: how much longer than a step that only decodes a step may take for the
-    sake of prompts (`pacer`); 0 = no limit. `assumed_output_tokens`: what an answer is taken to become, up to its
-    max_tokens, before any are known (`forecast`). `max_model_len`: a shorter context than the model's; None = the model's.
-    `repeats_steps`: a step that was computed and came to nothing may be computed again; False where layers only keep what
-    the next step needs. `has_states`: what was decoded is computed again token by token, as layers with states round
-    otherwise together. `speculation`: of those who guess, if any do.
+    `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: the blocks
+    that later prompts reuse. `prompt`: those filled by a prompt alone; `all`: also those filled while decoding; `off`: none.
+    With `all`, reuse never changes a bit of an answer if decoding writes the same as a prompt.
+
+    `max_prompt_logprob_rows`: prompt positions per step whose logits are computed for prompt log-probabilities; each costs a
+    row of the vocabulary's size. `max_slowdown`: the bound on a step's time for the sake of prompts, as a multiple of a
+    decode step's (`pacer`); 0 = no limit. `assumed_output_tokens`: the assumed length of answers, up to their max_tokens,
+    before any are known (`forecast`). `max_model_len`: a shorter context than the model's; None = the model's.
+
+    `repeats_steps`: a step may be computed again after a failure; False if layers only keep what the next step needs.
+    `has_states`: generated tokens are computed again one by one, as layers with states round differently for several at
+    once. `speculation`: defaults for speculative decoding.
     """
 
     max_batch_tokens: int = 2048

@@ -1,7 +1,7 @@
-"""Makes rolling engines: tells what a model will take, loads it, and puts the engine together.
+"""Makes rolling engines: computes a model's memory, loads it, and puts the engine together.
 
 Does: the order of loading and building, the checks of options against the model. Does not: read options' sources. Imported
-when this engine is chosen, and the engine's own modules only when the model is loaded: compiling a graph keeps one core
+when this engine is chosen, and the engine's own modules only while the model is loaded: compiling a graph keeps one core
 busy, importing another.
 """
 
@@ -59,7 +59,7 @@ class RollingFactory:
     def load(self, setup: EngineSetup) -> LoadedRolling:
         """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
         options, report = settled_options(setup), setup.progress
-        store = open_store(options) if options.stores_prefixes else None  # first: it may not be ours to use
+        store = open_store(options) if options.stores_prefixes else None  # first: another process may be using it
         kept = replace(options.model_options, has_neighbours=setup.has_neighbours)
         with ThreadPoolExecutor(1, "dragoman-contents") as beside:
             contents = None if store is None else beside.submit(contents_digest, setup.model_dir, options.cache_dir)
@@ -77,7 +77,7 @@ class RollingFactory:
                 lambda stage, part: report(f"draft model: {stage}", part),
             )
         refuse_guesses(options, model.facts, draft.facts if draft else None)
-        # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.
+        # Imported here: this thread has time for it while the server is imported; `build` would have to wait for it.
         from dragoman.engine.rolling.assembly import assemble
 
         return LoadedRolling(options, model, draft, context, report, assemble, stored)
@@ -85,9 +85,9 @@ class RollingFactory:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRolling:
-    """A model on its way to a rolling engine. `draft` has the model's own precisions; None = there is none.
+    """A loaded model, to become a rolling engine. `draft` has the model's own precisions; None = no draft model.
 
-    `stored`: where prompts are kept on disk; None = they are not.
+    `stored`: the store of prompts on disk; None = no store.
     """
 
     options: RollingOptions
@@ -129,7 +129,7 @@ class LoadedRolling:
         return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)
 
     def _disk_facts(self) -> tuple[str, ...]:
-        """Lines on what is on disk, or could be."""
+        """Lines on the store's content, or on the benefit of a store."""
         if self.stored is not None:
             return (fact_of(self.options, self.stored.store),)
         if self.options.prefix_cache == "off":
@@ -138,7 +138,7 @@ class LoadedRolling:
 
 
 def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, ...]:
-    """The adapters, for people."""
+    """A description of the adapters."""
     if options.merge_lora:
         return (f"adapter {options.lora[0].partition('=')[0]} merged into the weights",)
     room = f"room for {options.max_loras}" if options.enable_lora else ""
@@ -147,7 +147,7 @@ def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, 
 
 
 def _room(num_blocks: Sequence[int], kinds: Sequence[CacheKind]) -> str:
-    """One line on what the cache has room for, of each kind."""
+    """One line on the cache's capacity, in each kind."""
     return " and ".join(_room_of(count, kind) for count, kind in zip(num_blocks, kinds, strict=True))
 
 

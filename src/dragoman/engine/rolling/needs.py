@@ -1,6 +1,6 @@
-"""Memory that the rolling engine will take for a model, by config.json and the headers of its weight files.
+"""The memory that the rolling engine will take for a model, by config.json and the headers of its weight files.
 
-Does: add up bytes. Does not: load anything, or know what memory there is. Called by the factory, on any thread.
+Does: add up bytes. Does not: load anything, or know the machine's memory. Called by the factory, on any thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dragoman.models.vision.described import is_described
 from dragoman.models.vision.placeholders import read_seeing_config
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
-_PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
+_PACKED = 1.05  # buffers and machine code besides the weights; the share is largest for small models
 _USUAL_RANK = 16  # vLLM's and LMI's default of max_lora_rank
 _STATE_BYTES = 4  # of a number
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
@@ -68,14 +68,14 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
 
 
 def settled_options(setup: EngineSetup) -> RollingOptions:
-    """The options of a setup, the type of the cache chosen where they leave it open: u8 where memory is scarce.
+    """The options of a setup, with the cache's type chosen if they leave it open: u8 if memory is scarce.
 
-    By what the machine has, not by what is free: an answer's bits must not depend on who else runs when the server starts.
+    Decided by the machine's memory, not the free part: an answer's bits must not depend on other programs at the start.
     Raises: EngineOptionError, ModelError, OSError.
     """
     options = RollingOptions.among(setup.options)
     is_told = options.kv_cache_gb is not None or setup.machine_bytes is not None
-    if options.kv_dtype != "auto" or options.dtype == "f32" or not is_told:  # f32 weights ask for exact arithmetic
+    if options.kv_dtype != "auto" or options.dtype == "f32" or not is_told:  # f32 weights imply exact arithmetic
         return options
     model = _model_size(setup.model_dir, options.model_options)
     weights = model.weights
@@ -102,7 +102,7 @@ class ExpectedEngine(NamedTuple):
 
 
 def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int) -> ExpectedEngine:
-    """The engine's limits and its cache if it may count on `memory_bytes` besides its weights.
+    """The engine's limits and its cache, with `memory_bytes` available besides its weights.
 
     Raises: EngineOptionError, ModelError, OSError.
     """
@@ -114,7 +114,7 @@ def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int)
 
 
 def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile, context: int) -> RollingConfig:
-    """The limits of an engine over a model, whose context is `context` tokens long."""
+    """The limits of an engine for a model with this context length."""
     return RollingConfig(
         max_batch_tokens=options.max_batch_tokens,
         max_num_seqs=options.max_num_seqs,
@@ -133,14 +133,14 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
 
 
 def prefix_cache_mode(options: RollingOptions, facts: ModelFacts, profile: KernelProfile) -> PrefixCacheMode:
-    """The blocks that are found again; by default those of answers, too, if decoding writes what a prompt would."""
+    """The blocks that can be reused; by default also those of answers, if decoding writes the same as a prompt."""
     if options.prefix_cache == "auto":
         return "all" if computes_alike(facts, profile) else "prompt"
     return cast(PrefixCacheMode, options.prefix_cache)
 
 
 def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: KernelProfile) -> int:
-    """Bytes that adapters will take at most, by the sizes of files and matrices."""
+    """The most bytes that adapters will take, by the sizes of files and matrices."""
     wanted = options.adapter_options
     if wanted is None or wanted.merges:
         return 0
@@ -158,7 +158,7 @@ def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: K
 
 
 def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int, int]:
-    """The number of adapters that there is room for, and their rank. Raises: EngineOptionError."""
+    """The number of places for adapters, and their rank. Raises: EngineOptionError."""
     first = adapters.first
     largest = max((adapter.rank for adapter in first.values()), default=0)
     if not options.enable_lora:
@@ -173,7 +173,7 @@ def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int
 
 
 def adapter_bytes(options: RollingOptions, adapters: ModelAdapters) -> int:
-    """Bytes that the adapters take, or will take. Raises: EngineOptionError."""
+    """The bytes that the adapters take, or will take. Raises: EngineOptionError."""
     slots, rank = adapter_slots(options, adapters)
     return slots * rank * adapters.row_bytes
 
@@ -186,14 +186,14 @@ def cache_shape(facts: ModelFacts, block_bytes: tuple[int, ...], draft_block_byt
 
 
 def max_model_len(options: RollingOptions, longest: int) -> int:
-    """The context length that was asked for, or the model's. Raises: EngineOptionError if it is longer than that."""
+    """The configured context length, or the model's. Raises: EngineOptionError if it exceeds the model's."""
     if options.max_model_len is not None and options.max_model_len > longest:
         raise EngineOptionError("max_model_len", f"must be at most {longest}, the model's context length")
     return options.max_model_len or longest
 
 
 def num_blocks(options: RollingOptions, shape: CacheShape, context: int, available_bytes: int) -> tuple[int, ...]:
-    """The blocks of the cache, of each kind. Raises: EngineOptionError if there would be none."""
+    """The cache's blocks of each kind. Raises: EngineOptionError if there would be none."""
     use = CacheUse(context, options.max_num_seqs, options.max_batch_tokens)
     try:
         return choose_num_blocks(shape, use, kv_cache_gb=options.kv_cache_gb, available_bytes=available_bytes)
@@ -202,18 +202,18 @@ def num_blocks(options: RollingOptions, shape: CacheShape, context: int, availab
 
 
 def draft_directory(path: Path, facts: ModelFacts) -> Path:
-    """The draft model's directory. Raises: EngineOptionError if it is none, or no draft model goes with these facts."""
+    """The draft model's directory. Raises: EngineOptionError if it does not exist, or if this model cannot have drafts."""
     if not path.is_dir() and not is_gguf(path):
         raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model, or a GGUF file")
     window = facts.cache_kinds[0].window
-    if window:  # the draft reads the model's block tables
+    if window:  # the draft uses the model's block tables
         problem = f"must not be set: all layers of the model have windows (of {window} tokens), so its cache forgets"
         raise EngineOptionError("draft_model", problem)
     return path
 
 
 def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts | None) -> None:
-    """Raises: EngineOptionError if tokens were to be taken back from a model, or a draft model, that has states."""
+    """Raises: EngineOptionError if guessing is requested, but the model or its draft model has states."""
     asked, allowed = ("draft_model", "left out") if options.draft_model is not None else ("speculation", "auto or off")
     for model in (facts, draft):
         if model is not None and model.state_layers and options.speculates:
@@ -232,13 +232,13 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4, keeps_rows=keeps_rows)
     packed = {} if weight_type == "f32" else weights.packed_bytes()
     profile = kernel_profile(options, has_states=bool(facts.state_layers), smallest_group=weights.smallest_group)
-    # of the head, and of values in matrices of their own
+    # of the head, and of separate matrices of values
     careful_type = "int8" if weight_type == "int4" else weight_type
     careful = tuple(f"{name}.weight" for name in ("v_proj", *(layout.head for layout in model.layouts)))
     for name, shape in weights.shapes().items():
         if name.endswith(f"{model.table}.weight"):
             as_head = packed.get(name) or _stored_bytes(shape, careful_type)
-            # our kernels read its rows as the file has it, or the head's matrix; OpenVINO's have both
+            # our kernels use the table's rows in the file or in the head's matrix; OpenVINO's have both
             is_read = profile.kernels == "own" and (model.is_tied or (keeps_rows and name in packed))
             stored += as_head if is_read or model.is_tied else 0
             stored += 0 if is_read else _table_bytes(shape, weight_type)
@@ -254,7 +254,7 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
 
 
 def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
-    """Of a graph that is run as it is: its weights stay as they lie in the file."""
+    """The size of a graph that runs as it is, with its weights as stored in the file."""
     exported = read_ir(model_dir, options)
     sizes = block_bytes(exported.facts, exported.profile.kv_type)
     return _ModelSize(int(exported.weights_bytes * _PACKED), sizes, exported.facts, exported.profile)
@@ -263,10 +263,10 @@ def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
 def block_bytes(
     facts: ModelFacts, cache_type: str, *, attends: bool = False, takes_back: bool = False
 ) -> tuple[int, ...]:
-    """Bytes of all that one block keeps, of each cache kind over all its layers.
+    """The bytes of one block in each cache kind, over all its layers.
 
-    `cache_type`: one of the kernels'. `attends`: the library's attention is used, whose values are filled up and whose
-    blocks of u8 keep their first key. `takes_back`: see `rows_per_block`.
+    `cache_type`: one of the kernels'. `attends`: with the library's attention, which pads values and keeps the first key in
+    blocks of u8. `takes_back`: see `rows_per_block`.
     """
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
@@ -274,7 +274,7 @@ def block_bytes(
             continue
         value_size = -(-attention.value_size // _VALUE_STEP) * _VALUE_STEP if attends else attention.value_size
         head_bytes = BLOCK_SIZE * sum(_head_bytes(size, cache_type) for size in (attention.head_size, value_size))
-        if attends and cache_type == "u8":  # the block's first key, from which others differ
+        if attends and cache_type == "u8":  # the block's first key; the others are stored as differences from it
             head_bytes += -(-2 * attention.head_size // _FIRST_KEY_STEP) * _FIRST_KEY_STEP
         total[facts.cache_kind(layer)] += attention.num_kv_heads * head_bytes
     for state in facts.state_layers.values():

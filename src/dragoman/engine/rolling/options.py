@@ -1,7 +1,7 @@
 """Options of the rolling engine, as plain values.
 
-Does: pick them, and say how the model is stored and run. Does not: read their sources. Made by the factory, read by what it
-builds.
+Does: select them, and derive how the model is stored and run. Does not: read their sources. Made by the factory, read by
+what it builds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from dragoman.models import ModelOptions
 from dragoman.models.adapters.options import AdapterOptions
 
-DEFAULT_WEIGHT_TYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, which the operator should decide on
+DEFAULT_WEIGHT_TYPE = "int8"  # int4 decodes a sixth faster but costs accuracy: the operator's decision
 
 
 @dataclass(frozen=True, slots=True)
 class RollingOptions:
-    """The options by their names, as docs/options.md tells them; None = as there."""
+    """The options by their names, as in docs/options.md, with the same meaning of None."""
 
     dtype: str = "auto"
     kv_dtype: str = "auto"
@@ -52,12 +52,12 @@ class RollingOptions:
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> RollingOptions:
-        """Those of the options that concern this engine; the others, and what is missing, stay as they are."""
+        """This engine's options among these; ignores others, and keeps defaults."""
         return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
 
     @property
     def speculates(self) -> bool:
-        """True if tokens are guessed at any memory cost; `auto` guesses where that costs nothing."""
+        """True if tokens are guessed even at a cost in memory; `auto` guesses only where that costs none."""
         return self.speculation not in ("auto", "off") or self.draft_model is not None
 
     @property
@@ -71,7 +71,7 @@ class RollingOptions:
         """The options for storing and running the model."""
         weight_type: Any = (
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
-        )  # the options' words are the loader's
+        )  # the loader uses the options' words
         kv_type: Any = self.kv_dtype
         kernels: Any = self.kernels
         return ModelOptions(
@@ -90,12 +90,12 @@ class RollingOptions:
 
     @property
     def draft_options(self) -> ModelOptions:
-        """The options of the draft model: those of the model, for texts alone."""
+        """The options of the draft model: the model's, but for text only."""
         return replace(self.model_options, sees=False, adapters=None)
 
     @property
     def adapter_options(self) -> AdapterOptions | None:
-        """The adapters of the model, None if there are none and none may come."""
+        """The adapters of the model; None if there are none and none can be loaded later."""
         directories = tuple((name, Path(path)) for name, _, path in (text.partition("=") for text in self.lora))
         if not directories and not self.enable_lora:
             return None

@@ -14,26 +14,26 @@ from dragoman.histogram import COUNTS, SECONDS, Histogram
 
 @dataclass(slots=True)
 class RollingStats:
-    """Totals since the start, and gauges as of the last step. Written by the engine thread; read by anyone, unlocked."""
+    """Totals since the start, and gauges of the last step. Written by the engine thread; read by any, without a lock."""
 
     num_steps: int = 0
-    num_prompt_tokens: int = 0  # computed in prefill, recomputation after preemption included
+    num_prompt_tokens: int = 0  # computed in prefill, including recomputation after preemption
     num_generated_tokens: int = 0
     num_preemptions: int = 0
-    num_draft_tokens: int = 0  # proposed by speculation, and verified
+    num_draft_tokens: int = 0  # drafts of speculation that were verified
     num_accepted_tokens: int = 0  # of these, those that are part of the answer
     num_prefix_queries: int = 0  # tokens looked up in the prefix cache
     num_prefix_hits: int = 0  # tokens found there
     num_running_requests: int = 0
     num_waiting_requests: int = 0
     num_used_blocks: int = 0
-    stored: StoredCounts | None = None  # of prefixes on disk; None = there are none
+    stored: StoredCounts | None = None  # of prefixes on disk; None = no store
     step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     step_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def totals(self) -> EngineStats:
-        """The totals, in the words of every engine."""
+        """The totals in the names of every engine."""
         stored = self.stored
         return EngineStats(
             num_stored_hits=None if stored is None else stored.num_hits,

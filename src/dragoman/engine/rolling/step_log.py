@@ -1,8 +1,8 @@
-"""The step log: a line of JSON for each step of an engine, when it began, how long it took, and what it computed.
+"""The step log: a line of JSON for each step of an engine, with its begin, duration and work.
 
-Does: note the steps of the engine's loop, write them in batches, read such a file. Does not: fit or judge them
-(`dragoman.tools.plan` does). Written on the engine thread, which it never stops: a file that cannot be written any more is
-given up, and the log says so.
+Does: record the steps of the engine's loop, write them in batches, read such a file. Does not: fit or judge them
+(`dragoman.tools.plan` does). Written on the engine thread, which it never stops: after a failed write the file is given up,
+with a line in the server's log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLUSH_STEPS = 256
 
 
 class LoggedStep(msgspec.Struct, frozen=True):
-    """A step. `begin_s`: on the machine's monotonic clock. `seconds`: until its tokens were handed on."""
+    """A step. `begin_s`: on the machine's monotonic clock. `seconds`: until its tokens were delivered."""
 
     begin_s: float
     seconds: float
@@ -37,17 +37,17 @@ class LoggedStep(msgspec.Struct, frozen=True):
 
     @property
     def end_s(self) -> float:
-        """When its tokens were handed on."""
+        """The time when its tokens were delivered."""
         return self.begin_s + self.seconds
 
 
 class StepLog:
-    """Writes the steps that run inside `with` blocks of it. `watch` tells it what they compute; closing is the runner's."""
+    """Writes the steps that run inside its `with` blocks. `watch` records their work; closing the runner closes the log."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = perf_counter) -> None:
-        """Raises: EngineOptionError if the file cannot be written, or another engine writes it."""
+        """Open the file. Raises: EngineOptionError if it cannot be written, or another engine writes it."""
         try:
-            self._file = path.open("ab", buffering=0)  # batches are made here, and what cannot be written is dropped
+            self._file = path.open("ab", buffering=0)  # batches are made here, and dropped if they cannot be written
         except OSError as error:
             raise EngineOptionError("step_log", f"must be a file that can be written ({error})") from error
         try:
@@ -65,15 +65,15 @@ class StepLog:
         self._is_broken = False
 
     def watch(self, runner: ModelRunner) -> ModelRunner:
-        """The same runner, which tells this log of its passes, and ends it when it is closed."""
+        """The same runner, but recording its passes in this log, and closing it with the runner."""
         return _WatchedRunner(runner, self)
 
     def note(self, work: StepWork) -> None:
-        """The step that runs has computed this."""
+        """Record the work of the current step."""
         self._work = work
 
     def __enter__(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._begin_s, self._work = self._clock(), None
 
     def __exit__(
@@ -88,7 +88,7 @@ class StepLog:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest, and close the file."""
         if not self._file.closed:
             self._flush()
             self._file.close()
@@ -104,7 +104,7 @@ class StepLog:
 
 
 class _WatchedRunner:
-    """A ModelRunner that tells a log what its passes compute."""
+    """A ModelRunner that records the work of its passes in a log."""
 
     def __init__(self, runner: ModelRunner, log: StepLog) -> None:
         self._runner, self._log = runner, log
@@ -112,8 +112,8 @@ class _WatchedRunner:
         self.max_model_len, self.long_context_from = runner.max_model_len, runner.long_context_from
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
-        """As the runner does. A pass that fails is not told."""
-        work = StepWork.of(batch)  # now: the arrays may change in the pass
+        """As the runner does. A failed pass is not recorded."""
+        work = StepWork.of(batch)  # now: the pass may change the arrays
         logits = self._runner.forward(batch)
         self._log.note(work)
         return logits
@@ -129,7 +129,7 @@ class _WatchedRunner:
 
 
 def read_step_log(path: Path) -> list[LoggedStep]:
-    """The steps in a file, in their order; without a last line that is not whole. Raises: OSError, msgspec.DecodeError."""
+    """The steps in a file, in order, without an incomplete last line. Raises: OSError, msgspec.DecodeError."""
     lines = path.read_bytes().split(b"\n")
     decode = msgspec.json.Decoder(LoggedStep).decode
     return [decode(line) for line in lines[:-1]]

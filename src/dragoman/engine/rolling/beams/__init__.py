@@ -1,1 +1,1 @@
-"""Beam search: a beam's candidates, and which beams live."""
+"""Beam search: a beam's candidates, and the state of a search."""

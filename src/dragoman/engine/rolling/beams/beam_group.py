@@ -34,7 +34,7 @@ class BeamGroup:
 
     @classmethod
     def for_request(cls, request: EngineRequest, num_end_tokens: int) -> BeamGroup:
-        """The beams of a request that searches. `num_end_tokens`: how many tokens end a sequence."""
+        """The beams of a request with beam search. `num_end_tokens`: the number of tokens that end a sequence."""
         params = request.sampling
         search = BeamSearch(params, num_end_tokens, request.max_tokens)
         return cls(search, num_candidates(params, num_end_tokens))

@@ -1,7 +1,7 @@
-"""Reduces a beam's row of logits to what beam search needs of it: a few candidates.
+"""Reduces a beam's row of logits to the few candidates that beam search needs.
 
-Does: candidates by processed scores, their raw log-probabilities, the top list; rows of sampled sequences are sampled beside
-them. Does not: decide which beams live. Called by `core` after a forward with beams, on the engine thread only.
+Does: find candidates by processed scores, with raw log-probabilities and the top list; sample the rows of sampled sequences
+beside them. Does not: choose beams. Called by `update` after a forward with beams, on the engine thread only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BeamRow:
 def sample_with_beams(
     sampler: Sampler, logits: FloatArray, states: Rows[SamplerState], widths: Rows[int]
 ) -> tuple[Sampled, dict[int, BeamRow]]:
-    """Sample the rows whose width is 0 and reduce the others to as many candidates as their width; both by row number.
+    """Sample the rows of width 0, and reduce the others to `width` candidates; both by row number.
 
     Shapes: logits [R, V], states [R], widths [R]. Mutates: logits. The sampled part has zeros in the beams' rows.
     """
