@@ -1,1 +1,1 @@
-"""From logits to tokens: processors, filters, the draw, and what is remembered about a sequence."""
+"""From logits to tokens: processors, filters, the draw, and the sampler's state of a sequence."""

@@ -21,9 +21,9 @@ IndexArray = npt.NDArray[np.intp]
 BoolArray = npt.NDArray[np.bool_]
 
 _COLUMN_HEIGHT = 64  # a row of logits is also seen as a [64, n] table, whose columns are summed and maximised at once
-_HEAD_SIZES = (64, 1024)  # how many of the best tokens are looked at first; for a trained model usually enough
-_SPARSE_SHARE = 8  # a set is held as a list of ids if it is at most 1/8 of the vocabulary, else as zeros in the row
-_SORT_LIMIT = 4096  # sets up to this size are sorted, larger ones are first narrowed by a histogram
+_HEAD_SIZES = (64, 1024)  # the number of best tokens to examine first; usually enough for a trained model
+_SPARSE_SHARE = 8  # a set is a list of ids if it is at most 1/8 of the vocabulary, else zeros in the row
+_SORT_LIMIT = 4096  # sets up to this size are sorted, larger ones first reduced by a histogram
 _NUM_BUCKETS = 4096
 _FIRST_SPAN = 20.0  # nats covered by the first histogram; the last bucket holds everything below
 _MIN_SPAN = 1e-30  # keys closer than this count as equal; dividing by the span stays within float32
@@ -36,7 +36,7 @@ _POSITIVE_INF_BITS = np.uint32(0x7F800000)  # IEEE 754 single precision; with th
 class Scratch:
     """Reusable row buffers, padded to whole columns; the padding is never a candidate.
 
-    Fresh arrays of this size come from the operating system page by page, which takes longer than filling them.
+    The operating system provides fresh arrays of this size page by page, which takes longer than filling them.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -50,11 +50,11 @@ class Scratch:
 
 
 class Survivors:
-    """The tokens still in the running, in ascending id order.
+    """The remaining candidates, in ascending id order.
 
-    `scores` are logits minus the largest one, divided by the temperature: <= 0. `weights` = exp(scores), unnormalised.
-    `ids` None = the whole row, in the scratch buffers and padded (valid until the next row): tokens that dropped out have
-    weight 0. Both arrays are computed when first needed, so that top-k never scores a whole vocabulary.
+    `scores` are logits minus the largest one, divided by the temperature: <= 0. `weights` = exp(scores), unnormalised. `ids`
+    None = the whole row, in the scratch buffers and padded (valid until the next row): dropped tokens have weight 0. Both
+    arrays are computed when first needed, so that top-k never scores a whole vocabulary.
     """
 
     __slots__ = ("_maximum", "_scores", "_temperature", "_weights", "ids", "logits", "scratch")
@@ -115,7 +115,7 @@ class Survivors:
         cumulative = np.cumsum(table.sum(axis=0), dtype=np.float64)
         column = _pick(cumulative, uniform)
         before = float(cumulative[column - 1]) if column else 0.0
-        # In [0, 1): the three numbers are ordered, and no rounding of their differences makes unequal ones equal.
+        # In [0, 1): the three numbers are ordered, and rounded differences never make unequal ones equal.
         share = (uniform * float(cumulative[-1]) - before) / (float(cumulative[column]) - before)
         line = _pick(np.cumsum(table[:, column], dtype=np.float64), share)
         return line * table.shape[1] + column
@@ -129,7 +129,7 @@ class LogitsFilter(Protocol):
         ...
 
     def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        """The survivors of the survivors: at least one."""
+        """The survivors that pass this filter: at least one."""
         ...
 
 
@@ -144,7 +144,7 @@ class Temperature:
 class TopNSigma:
     """Keeps the tokens whose logits are at most n standard deviations below the largest; masked tokens do not count.
 
-    The temperature moves both alike, so that it does not change what is kept. Source: arXiv:2411.07641, section 3.
+    The temperature scales both, so it does not matter here. Source: arXiv:2411.07641, section 3.
     """
 
     def is_needed(self, params: SamplingParams) -> bool:
@@ -225,9 +225,9 @@ FILTERS: tuple[LogitsFilter, ...] = (TopNSigma(), TopK(), TopP(), MinP(), Typica
 
 
 def without_top_choices(survivors: Survivors, threshold: float, kept_ids: IndexArray) -> Survivors:
-    """XTC: without the tokens whose probability reaches the threshold, but for the least likely of them.
+    """XTC: drops the tokens whose probability reaches the threshold, except the least likely of them.
 
-    Nothing changes where one of `kept_ids` would go: answers could not end. Of equally likely ones the last stays.
+    Does nothing if one of `kept_ids` would be dropped, as answers could not end. Of equally likely ones the last stays.
     Source: text-generation-webui's pull request 6335.
     """
     weights = survivors.weights
@@ -244,10 +244,9 @@ def without_top_choices(survivors: Survivors, threshold: float, kept_ids: IndexA
 
 
 def for_a_gap(survivors: Survivors, ending_ids: IndexArray) -> Survivors | None:
-    """The tokens that may fill a gap in code: the end alone where that is likely, else tokens that are likely by far; None =
-    neither.
+    """The candidates to fill a gap in code: only the end if it is likely, else clearly likely tokens; None = neither.
 
-    Source: llama.cpp's sampler `infill`, but that tokens of which one begins another are not taken together.
+    Source: llama.cpp's sampler `infill`, but without merging tokens of which one begins another.
     """
     weights, ids = survivors.weights, survivors.ids
     is_known: BoolArray = weights > 0
@@ -301,33 +300,33 @@ def ranked(values: FloatArray, k: int) -> IndexArray:
 def keep_by_mass(survivors: Survivors, keys: FloatArray, share: float) -> Survivors:
     """The smallest set of survivors with the largest keys that has `share` of the weight; of equal keys the first ids.
 
-    Keys of -inf never belong to it. If rounding keeps the sum of the others below `share`, they all do.
+    Keys of -inf are never kept. If rounding keeps the sum of the others below `share`, all of these are kept.
     """
     weights = survivors.weights
     target = share * survivors.total
     for size in _HEAD_SIZES:
-        is_all = keys.size < 4 * size  # too few to pick from
+        is_all = keys.size < 4 * size  # too few to select from
         order = _best_first(keys, _reaching(keys, keys.size if is_all else size))
         cumulative = np.cumsum(weights[order], dtype=np.float64)
         length = int(np.searchsorted(cumulative, target)) + 1
         if is_all or length <= order.size:
             return survivors.keep(np.sort(order[:length]))
         if cumulative[-1] < target / 2:
-            break  # a flat distribution: a larger head would not do either
+            break  # a flat distribution: a larger head would not suffice either
     return survivors.keep_mask(_mask_by_mass(keys, weights, target, survivors.scratch))
 
 
 def _best_first(values: FloatArray, indices: IndexArray) -> IndexArray:
-    """The indices in the order of their values, best first; of equal ones the first."""
+    """The indices sorted by value, best first; of equal ones the first."""
     order: IndexArray = np.take(indices, np.argsort(-values[indices], kind="stable"))
     return order
 
 
 def _reaching(values: FloatArray, k: int) -> IndexArray:
-    """Indices (ascending) of a small set that holds the k largest values, without those of -inf.
+    """Indices (ascending) of a small set that contains the k largest values, without those of -inf.
 
-    The k-th largest of the maxima of disjoint columns is a bound that at least k values reach, and few others do; only
-    columns whose maximum reaches it need a second look.
+    The k-th largest of the maxima of disjoint columns is a bound that at least k values reach, and few others. Only columns
+    whose maximum reaches it are examined.
     """
     width = values.size // _COLUMN_HEIGHT
     if k >= values.size or width < 2 * k:
@@ -339,7 +338,7 @@ def _reaching(values: FloatArray, k: int) -> IndexArray:
     if bound == -np.inf:
         return np.flatnonzero(values > bound)
     columns = np.flatnonzero(maxima >= bound)
-    hits = np.flatnonzero(table.take(columns, axis=1) >= bound)  # row-major, so the indices made of it ascend
+    hits = np.flatnonzero(table.take(columns, axis=1) >= bound)  # row-major, so the resulting indices ascend
     indices = hits // columns.size * width + columns[hits % columns.size]
     rest = np.flatnonzero(values[table.size :] >= bound)
     return np.concatenate([indices, rest + table.size]) if rest.size else indices

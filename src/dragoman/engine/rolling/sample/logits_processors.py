@@ -1,7 +1,7 @@
 """Processors that change logits: penalties, DRY, bias and masks, each over all rows of a batch that need it.
 
-Does: edit rows of logits in place. Does not: decide the order (`Sampler` does), or filter probabilities (`logits_filters`).
-Called by the sampler on the engine thread. A processor sees only the rows that use it, so an unused one costs nothing, and
+Does: edit rows of logits in place. Does not: choose the order (`Sampler` does), or filter probabilities (`logits_filters`).
+Called by the sampler on the engine thread. A processor gets only the rows that use it, so an unused one costs nothing, and
 it changes every row independently of the others.
 """
 
@@ -19,19 +19,19 @@ from dragoman.grammar.bitmask import ids_of
 
 NEG_INF = np.float32(-np.inf)
 _NO_IDS = np.zeros(0, dtype=np.int64)
-_LARGEST_PENALTY = 1e30  # of DRY; a greater one would leave nothing where all tokens have one
-_FEW_WORDS = 32  # of a mask, which allow any token
+_LARGEST_PENALTY = 1e30  # of DRY; with a greater one no token might be left
+_FEW_WORDS = 32  # of a mask that allows any token
 
 
 class LogitsProcessor(Protocol):
     """One edit of the logits."""
 
     def is_needed(self, state: SamplerState) -> bool:
-        """True if this sequence uses the processor at any time of its life."""
+        """True if this sequence ever uses the processor."""
         ...
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        """Edit `logits[rows[i]]` as `states[i]` asks.
+        """Edit `logits[rows[i]]` according to `states[i]`.
 
         Shapes: logits [R, V], C-contiguous. Mutates: logits, in those rows only.
         """
@@ -52,7 +52,7 @@ def _per_id(values: Sequence[float], sizes: IdArray) -> FloatArray:
 
 
 def _counts(state: SamplerState) -> TokenCounts:
-    assert state.counts is not None  # kept whenever a penalty is on
+    assert state.counts is not None  # kept whenever a penalty is used
     return state.counts
 
 
@@ -72,7 +72,7 @@ class RepetitionPenalty:
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
         flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
-        # Within what f32 can multiply and divide logits by: infinite ones would have no order.
+        # Bounded so that f32 logits stay finite: infinite ones would have no order.
         asked = [min(max(state.plan.params.repetition_penalty, 1e-30), 1e30) for state in states]
         penalties = _per_id(asked, sizes)
         values = flat[places]
@@ -111,7 +111,7 @@ class PresencePenalty:
 
 
 class Dry:
-    """Subtracts from tokens that would go on a repetition, the more the longer it is.
+    """Subtracts a penalty from tokens that would continue a repetition, growing with its length.
 
     Source: DRY, text-generation-webui's pull request 5677: multiplier * base ** (length - allowed length).
     """
@@ -128,7 +128,7 @@ class Dry:
                 exponents = (lengths - params.dry_allowed_length).astype(np.float64)
                 with np.errstate(over="ignore"):
                     penalties = np.minimum(params.dry_multiplier * params.dry_base**exponents, _LARGEST_PENALTY)
-                # Of a token's penalties the last holds, which is the largest.
+                # Of a token's penalties the last applies, which is the largest.
                 logits[row, ids] = logits[row, ids] - penalties.astype(np.float32)
 
 
@@ -170,7 +170,7 @@ class BadWordsMask:
 
 
 class MinTokens:
-    """Masks the end-of-sequence and stop tokens until `min_tokens` tokens were generated."""
+    """Masks the end-of-sequence and stop tokens until `min_tokens` tokens are generated."""
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0
@@ -199,7 +199,7 @@ class GrammarMask:
             if few_ids is None:
                 keep_only(logits[row], np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little"))
                 continue
-            # In the punctuation and the names of a schema little is allowed; that takes half the time.
+            # The punctuation and names of a schema allow few tokens; that takes half the time.
             few_ids = few_ids[few_ids < vocab_size]
             kept = logits[row, few_ids]
             logits[row] = NEG_INF
@@ -207,6 +207,6 @@ class GrammarMask:
 
 
 def force_token(logits_row: FloatArray, token_id: int) -> None:
-    """Mask every token but the one that has to come next. Shapes: [V]. Mutates: the row."""
+    """Mask every token but the required next one. Shapes: [V]. Mutates: the row."""
     logits_row[:] = NEG_INF
     logits_row[token_id] = 0.0

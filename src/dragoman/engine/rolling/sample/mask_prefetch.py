@@ -1,11 +1,11 @@
-"""Computes grammar masks beside the forward pass: they depend on the tokens so far, not on the logits.
+"""Computes grammar masks during the forward pass: they depend on the tokens so far, not on the logits.
 
-Does: one worker thread, the masks of all states that have a grammar, for the step at hand. Does not: apply masks
-(`logits_processors.GrammarMask` does). `start`, `take` and `close` run on the engine thread. A state's grammar is touched by
-the worker between `start` and `take` only, and by nobody else meanwhile: nothing is appended while a forward runs.
+Does: compute the masks of all states with a grammar for the current step, on one worker thread. Does not: apply masks
+(`logits_processors.GrammarMask` does). `start`, `take` and `close` run on the engine thread. Between `start` and `take` only
+the worker uses a state's grammar: no tokens are appended during a forward.
 
-The states that a sequence's guesses would lead to share one grammar's state, and their masks are computed in one go: a copy
-of a grammar's state for each guess takes the longer, the longer the answer is (20 to 40 µs behind 1,000 tokens).
+The states after a sequence's guesses share one grammar state, and their masks are computed together. Copying the grammar
+state for each guess takes longer with the answer's length (20 to 40 µs after 1,000 tokens).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def compute_masks(masker: TokenMasker, ids_ahead: Sequence[int], vocab_size: int
 
 
 class MaskPrefetcher:
-    """The masks that are being computed for the next sampling. The worker thread starts with the first grammar.
+    """The masks for the next sampling. The worker thread starts with the first grammar.
 
-    `wait_s`: seconds that each mask was waited for.
+    `wait_s`: seconds that sampling waited for each mask.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -45,9 +45,9 @@ class MaskPrefetcher:
         self.wait_s = Histogram(SECONDS)
 
     def start(self, states: Sequence[SamplerState]) -> None:
-        """Begin with the masks of all states that have a grammar; forgets what a failed step left behind.
+        """Start computing the masks of all states with a grammar; drops those of a failed step.
 
-        States that are ahead of another stand behind it, in order.
+        States ahead of another one follow it, in order.
         """
         if self._pending:
             wait(set(self._pending.values()))
@@ -63,7 +63,7 @@ class MaskPrefetcher:
             self._submit(run)
 
     def take(self, state: SamplerState) -> MaskWords:
-        """The state's mask: the prepared one, or computed now. Raises: what its grammar raises. Shapes: [ceil(V / 32)]."""
+        """The state's mask: the prefetched one, or computed now. Raises: its grammar's errors. Shapes: [ceil(V / 32)]."""
         begin_s = perf_counter()
         prepared = self._pending.pop(id(state), None)
         if prepared is not None:
@@ -82,7 +82,7 @@ class MaskPrefetcher:
             self._worker = None
 
     def _submit(self, run: Sequence[SamplerState]) -> None:
-        """Begin with the masks of states that share a grammar's state."""
+        """Start computing the masks of states that share a grammar state."""
         self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="dragoman-masks")
         last = run[-1]
         assert last.masker is not None

@@ -44,8 +44,8 @@ def uniforms(
 ) -> npt.NDArray[np.float64]:
     """One number in [0, 1) per row, with 53 random bits.
 
-    Shapes: R numbers for R-long arguments. `positions` counts generated tokens. Seeds are taken modulo 2**64, so any
-    integer is a seed. Numbers for several purposes have nothing to do with each other.
+    Shapes: R numbers for R-long arguments. `positions` counts generated tokens. Seeds are taken modulo 2**64, so any integer
+    is a seed. Numbers for different purposes are independent.
     """
     keys = np.array([seed & _SEED_MASK for seed in seeds], dtype=np.uint64)
     counters = np.zeros((4, len(seeds)), dtype=np.uint64)

@@ -1,8 +1,8 @@
 """Turns logits into tokens and log-probabilities, for all rows of a step at once.
 
-Does: run the processors and filters in one fixed order, draw, report raw log-probabilities. Does not: know about blocks,
-text or requests beyond their sampling parameters. Called by the step loop, beam search and speculation, on the engine
-thread. A row's result never depends on the other rows: whatever reduces over the vocabulary works on one row at a time.
+Does: run the processors and filters in one fixed order, draw, report raw log-probabilities. Does not: know blocks, text or
+requests beyond their sampling parameters. Called by the step loop, beam search and speculation, on the engine thread. A
+row's result never depends on the other rows: reductions over the vocabulary work on one row at a time.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _LARGEST_LOGIT = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One chosen token per row. `logprobs[i]` and `top_logprobs[i]` are None unless row i asked for them.
+    """One chosen token per row. `logprobs[i]` and `top_logprobs[i]` are None unless row i requests them.
 
-    `token_ids` [R] i64. Log-probabilities are raw: of the logits as the model gave them; or, where row i asked for that, of
-    what its token was drawn from, in which the tokens that could not be drawn have none. `top_logprobs[i]` has the N most
-    likely tokens, best first, of equally likely ones the lowest id first; a chosen token in it has the very same value.
+    `token_ids` [R] i64. Log-probabilities are raw: of the model's logits. If row i requests it, they are of the final
+    distribution instead, in which tokens that could not be drawn have none. `top_logprobs[i]` has the N most likely tokens,
+    best first, of equally likely ones the lowest id first; a chosen token in it has the very same value.
     """
 
     token_ids: IdArray
@@ -107,14 +107,14 @@ class Sampler:
         state = SamplerState(
             SamplingPlan.from_request(request, self.vocab_size), request, sequence_index, masker, watch
         )
-        self._has_grammars |= masker is not None  # once there was one, every step looks for more
+        self._has_grammars |= masker is not None  # once one state has it, every step checks for more
         for bit, processor in enumerate(self._processors):
             if processor.is_needed(state):
                 state.active |= 1 << bit
         return state
 
     def prefetch(self, states: Sequence[SamplerState]) -> None:
-        """Begin what sampling from these very states will need and logits do not matter for: the grammars' masks.
+        """Start computing the grammars' masks for sampling from these very states.
 
         Called right before the forward pass, which runs meanwhile; the states must not change in between.
         """
@@ -131,12 +131,12 @@ class Sampler:
         self._masks.close()
 
     def sample(self, logits: FloatArray, states: Sequence[SamplerState]) -> Sampled:
-        """The next token of every row. Does not observe it: the caller does, once it is appended.
+        """The next token of every row. The caller observes it after appending it.
 
         Shapes: logits [R, V], C-contiguous, one row per state. Mutates: logits.
         """
         untouched = self._keep_rows(logits, states)
-        with np.errstate(over="ignore"):  # quotients beyond float32 become -inf, which is what they mean
+        with np.errstate(over="ignore"):  # quotients beyond float32 become -inf, as intended
             self._apply_processors(logits, states)
             token_ids, maxima = self._most_likely(logits, states, untouched)
             drawn = self._draw(logits, states, maxima, token_ids)
@@ -168,13 +168,13 @@ class Sampler:
         return reported
 
     def raw_logprobs(self, logits_row: FloatArray) -> RawLogprobs:
-        """Log-probabilities of a row as the model gave it, for beam search. Shapes: [V], kept unchanged while in use."""
+        """Log-probabilities of a row of the model's logits, for beam search. Shapes: [V]; do not change it while in use."""
         return RawLogprobs(logits_row, self._scratch)
 
     # --- steps ---
 
     def _keep_rows(self, logits: FloatArray, states: Sequence[SamplerState]) -> dict[int, FloatArray]:
-        """Copies of the rows that are about to change and whose raw logits are needed later."""
+        """Copies of the rows whose raw logits are needed after they are changed."""
         assert logits.shape == (len(states), self.vocab_size)
         assert logits.flags.c_contiguous  # the processors write through a flat view
         return {
@@ -199,7 +199,7 @@ class Sampler:
     def _most_likely(
         self, logits: FloatArray, states: Sequence[SamplerState], untouched: dict[int, FloatArray]
     ) -> tuple[IdArray, FloatArray]:
-        """The largest logit of every row and its token. Mutates: rows without a usable logit are repaired."""
+        """The largest logit of every row and its token. Mutates: rows without a usable logit, which are repaired."""
         token_ids = logits.argmax(axis=1)
         maxima = logits[np.arange(len(states)), token_ids]
         for row in np.flatnonzero(~np.isfinite(maxima)).tolist():
@@ -213,7 +213,7 @@ class Sampler:
     ) -> dict[int, _Drawn]:
         """Replace the most likely token by a drawn one in every row that samples.
 
-        What they were drawn from, of those rows that ask for it.
+        Returns the final distributions of the rows that request them.
         """
         told: dict[int, _Drawn] = {}
         rows = [row for row, state in enumerate(states) if not state.is_greedy]
@@ -242,7 +242,7 @@ class Sampler:
     def _for_a_gap(
         self, logits_row: FloatArray, maximum: np.float32, state: SamplerState, survivors: Survivors
     ) -> Survivors:
-        """The tokens that may fill a gap: if nothing is likely, the end, or the likeliest token where the end is banned."""
+        """The candidates to fill a gap: if none is likely, the end, or the likeliest token if the end is banned."""
         narrowed = for_a_gap(survivors, state.plan.ending_ids)
         if narrowed is not None:
             return narrowed
@@ -277,14 +277,14 @@ class Sampler:
 
 
 class _Drawn(NamedTuple):
-    """The log-probability with which a token was drawn, and the most likely candidates."""
+    """The log-probability of a drawn token, and the most likely candidates."""
 
     logprob: float
     top: list[Logprob]
 
 
 def _drawn_from(survivors: Survivors, token_id: int, top_n: int) -> _Drawn:
-    """The candidates that a token was drawn from; taken at once, as the survivors' buffers are used again."""
+    """The candidates of a draw; read at once, as the survivors' buffers are reused."""
     weights, ids, offset = survivors.weights, survivors.ids, math.log(survivors.total)
     index = token_id if ids is None else int(np.searchsorted(ids, token_id))
     best = [one for one in ranked(weights, top_n).tolist() if weights[one] > 0.0]
@@ -293,7 +293,7 @@ def _drawn_from(survivors: Survivors, token_id: int, top_n: int) -> _Drawn:
 
 
 def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np.float64]:
-    """A random number for each state, of its own sequence and place."""
+    """A random number for each state, by its sequence and position."""
     return uniforms(
         [state.plan.seed for state in states],
         [state.sequence_index for state in states],
@@ -303,7 +303,7 @@ def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np
 
 
 def _excluding(states: Sequence[SamplerState]) -> list[bool]:
-    """True for each state whose throw says that XTC takes place."""
+    """True for each state in which XTC takes effect, by its random number."""
     chances = np.array([state.plan.params.xtc_probability for state in states])
     if not chances.any():
         return [False] * len(states)
@@ -329,7 +329,7 @@ class RawLogprobs:
         return max(float(self._logits[token_id]) - self._offset, LOWEST_LOGPROB)
 
     def rank(self, token_id: int) -> int:
-        """One more than there are tokens that are likelier."""
+        """The token's rank: one more than the number of likelier tokens."""
         return 1 + int(np.count_nonzero(self._logits > self._logits[token_id]))
 
     def top(self, num_tokens: int) -> list[Logprob]:
@@ -349,13 +349,13 @@ def _cleaned(logits_row: FloatArray) -> FloatArray:
 
 
 def _finite(logits_row: FloatArray) -> FloatArray:
-    """The cleaned row, or all zeros (equally likely) if nothing is left."""
+    """The cleaned row, or all zeros (equally likely) if no token is left."""
     row = _cleaned(logits_row)
     return row if row.max() > -np.inf else np.zeros_like(row)
 
 
 def _repair(logits_row: FloatArray, state: SamplerState, untouched: FloatArray | None) -> None:
-    """Make a row usable whose largest logit is NaN or infinite. Mutates: the row."""
+    """Repair a row whose largest logit is NaN or infinite. Mutates: the row."""
     cleaned = _cleaned(logits_row)
     if cleaned.max() > -np.inf:
         logits_row[:] = cleaned

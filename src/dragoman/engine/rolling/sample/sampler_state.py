@@ -1,6 +1,6 @@
-"""The sampler's memory of one sequence: penalty counts, repeats, bad-word context, grammar, position.
+"""The sampler's state of one sequence: penalty counts, repeats, bad-word context, grammar, position.
 
-Does: take in generated tokens (`observe`), copy itself for a forked sequence (`fork`). Does not: look at logits. Made by
+Does: record generated tokens (`observe`), copy itself for a forked sequence (`fork`). Does not: look at logits. Made by
 `Sampler.new_state`, owned by a sequence, used on the engine thread only.
 """
 
@@ -84,9 +84,8 @@ class TokenCounts:
 class SamplingPlan:
     """A request's sampling parameters in array form, made once and shared by its sequences.
 
-    `ending_ids`: end-of-sequence and stop tokens, banned until `min_tokens`. `rescue_ids`: what is allowed when every
-    token got masked. `prompt_ids`: the prompt's distinct tokens, if a penalty needs them. Ids outside the vocabulary are
-    dropped.
+    `ending_ids`: end-of-sequence and stop tokens, banned until `min_tokens`. `rescue_ids`: the allowed tokens if every token
+    is masked. `prompt_ids`: the prompt's distinct tokens, if a penalty needs them. Ids outside the vocabulary are dropped.
     """
 
     params: SamplingParams
@@ -123,18 +122,18 @@ class SamplingPlan:
 
     @property
     def counts_tokens(self) -> bool:
-        """True if a penalty needs to know which tokens occurred."""
+        """True if a penalty needs the tokens so far."""
         params = self.params
         return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
 class SamplerState:
-    """The sampler's memory of one sequence. `active` is a bit set over the sampler's processors.
+    """The sampler's state of one sequence. `active` is a bit set over the sampler's processors.
 
-    `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens that bad words are
-    looked for in, the prompt's end included; None if there are none of several tokens. `ids_ahead`: the state is what
-    another, whose grammar's state it shares, becomes after these tokens; () = the grammar's state is its own. `watch`: of
-    its reasoning, None = nothing ends that any more.
+    `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens to search for bad
+    words, including the prompt's end; None without bad words of several tokens. `ids_ahead`: tokens after the state whose
+    grammar state is shared; () = the grammar state is its own. `watch`: of its reasoning and repetitions; None = not needed
+    any more.
     """
 
     __slots__ = (
@@ -167,7 +166,7 @@ class SamplerState:
 
     @property
     def is_greedy(self) -> bool:
-        """True if the most likely token is taken."""
+        """True if it takes the most likely token."""
         return self.plan.params.temperature == 0.0
 
     @property
@@ -176,9 +175,9 @@ class SamplerState:
         return None if self.watch is None or not self.watch.forced_ids else self.watch.forced_ids[0]
 
     def observe(self, token_id: int) -> None:
-        """Take in a token that was appended to the sequence.
+        """Record a token that was appended to the sequence.
 
-        A token the grammar refuses (only possible when nothing was left to choose from) leaves the grammar where it is.
+        A token that the grammar refuses leaves the grammar where it is; it only comes if no other was left.
         """
         self.num_generated += 1
         if self.history is not None:
@@ -195,7 +194,7 @@ class SamplerState:
                 self.watch = None
 
     def fork(self, sequence_index: int) -> SamplerState:
-        """An independent copy for sequence `sequence_index`, which draws its own random numbers from here on."""
+        """An independent copy for sequence `sequence_index`, with its own random numbers from here on."""
         other = self._view(0)
         other.sequence_index = sequence_index
         other.history = self.history.copy() if self.history is not None else None
@@ -206,9 +205,9 @@ class SamplerState:
         return other
 
     def ahead(self, token_ids: Sequence[int]) -> list[SamplerState]:
-        """This state, and what it becomes after the first, the second, … of these tokens: to sample from, nothing else.
+        """This state, and the states after the first, the second, … of these tokens; only for sampling.
 
-        They are valid until this one changes: all share its grammar's state, and those that count nothing share the rest.
+        They are valid until this one changes: all share its grammar state, and those without counts share the rest.
         """
         states = [self]
         for num_ahead, token_id in enumerate(token_ids, 1):
@@ -229,7 +228,7 @@ class SamplerState:
         return states
 
     def _view(self, num_ahead: int) -> SamplerState:
-        """This state as if `num_ahead` more tokens had been generated, whichever they were; shares all memory with it."""
+        """This state with a position `num_ahead` tokens later; shares all memory with it."""
         view = SamplerState.__new__(SamplerState)
         view.plan, view.active, view.sequence_index = self.plan, self.active, self.sequence_index
         view.num_generated = self.num_generated + num_ahead

@@ -1,10 +1,10 @@
-"""Finds earlier places of a sequence's end, and what followed there: DRY penalises that.
+"""Finds earlier occurrences of a sequence's end and the tokens after them, for DRY.
 
-Does: keep, token by token, how far back the tokens before each place equal those at the end. Does not: weigh it
+Does: record, token by token, how far back the tokens before each place equal those at the end. Does not: compute penalties
 (`logits_processors.Dry` does). Owned by a sampler state, used on the engine thread only.
 
-A token costs one look through the tokens searched, and work on those places that equal it: a repeat is one token longer than
-the one that ended a token earlier. A prompt costs one pass of the Z algorithm.
+A token costs one pass through the searched tokens, and work at the places that equal it: each repeat extends one that ended
+a token earlier. A prompt costs one pass of the Z algorithm.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy.typing as npt
 from dragoman.types import SequenceBreaker
 
 IdArray = npt.NDArray[np.int64]
-_SPARE = 256  # tokens that there is room for before the array grows
+_SPARE = 256  # spare tokens whenever the array grows
 
 
 class Breakers:
-    """Tells where a repetition ends for good. Immutable, shared by the sequences of a request."""
+    """Token sequences that interrupt repetitions. Immutable, shared by the sequences of a request."""
 
     def __init__(self, breakers: Sequence[SequenceBreaker]) -> None:
         heads_by_tail: dict[tuple[int, ...], set[int]] = {}
@@ -52,9 +52,9 @@ class Breakers:
 
 
 class TokenRepeats:
-    """A sequence's tokens, and the earlier places that end with the same tokens as it does. `window`: -1 = all are searched.
+    """A sequence's tokens, and the earlier places that end with the same tokens. `window`: tokens to search; -1 = all.
 
-    `_ends` are the indices of the last tokens there, ascending, `_lengths` how many tokens are equal.
+    `_ends` are the indices of the last tokens there, ascending; `_lengths` the numbers of equal tokens.
     """
 
     __slots__ = ("_breakers", "_ends", "_lengths", "_size", "_tokens", "_unbroken", "_window")
@@ -70,14 +70,14 @@ class TokenRepeats:
         self._ends: IdArray = np.flatnonzero(lengths)
         self._lengths: IdArray = lengths[self._ends]
         self._ends += begin
-        self._unbroken = self._size - breakers.last_end(self._tokens[: self._size])  # tokens behind the last breaker
+        self._unbroken = self._size - breakers.last_end(self._tokens[: self._size])  # tokens after the last breaker
 
     def _begin(self) -> int:
-        """The first token that is searched."""
+        """The index of the first searched token."""
         return 0 if self._window < 0 else max(0, self._size - self._window)
 
     def add(self, token_id: int) -> None:
-        """Take in one token. Copies that share the tokens see it only if they are made afterwards."""
+        """Append one token. Copies that share the tokens see it only if they are made afterwards."""
         if self._size == self._tokens.size:
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
         last = self._size
@@ -95,11 +95,11 @@ class TokenRepeats:
             self._unbroken = 0
 
     def continued(self, allowed_length: int) -> tuple[IdArray, IdArray]:
-        """The tokens that went on from repeats of at least `allowed_length` tokens, and how long those were.
+        """The tokens that followed repeats of at least `allowed_length` tokens, and the lengths of these.
 
-        The same token may be there several times, the longest repeat last. Breakers are left out.
+        The same token may occur several times, the longest repeat last. Breakers are left out.
         """
-        lengths = np.minimum(self._lengths, self._ends - (self._begin() - 1))  # none reaches out of what is searched
+        lengths = np.minimum(self._lengths, self._ends - (self._begin() - 1))  # only searched tokens count
         lengths = np.minimum(lengths, self._unbroken)
         is_long = lengths >= allowed_length
         followers, lengths = self._tokens[self._ends[is_long] + 1], lengths[is_long]
@@ -111,7 +111,7 @@ class TokenRepeats:
         return followers, lengths
 
     def copy(self, *, shares_tokens: bool = False) -> TokenRepeats:
-        """A copy; independent, or valid until this one changes, with tokens that it may add to."""
+        """A copy; independent, or valid until this one changes, with tokens that it may extend."""
         other = TokenRepeats.__new__(TokenRepeats)
         other._breakers, other._window, other._size = self._breakers, self._window, self._size
         other._tokens = self._tokens if shares_tokens else self._tokens.copy()
@@ -120,13 +120,13 @@ class TokenRepeats:
 
 
 def _equal_at_the_end(token_ids: list[int]) -> list[int]:
-    """For every place but the last, how many tokens up to it equal those up to the end; 0 for the last.
+    """For every place but the last: the number of tokens up to it that equal those up to the end; 0 for the last.
 
     Source: the Z algorithm, Gusfield 1997, "Algorithms on Strings, Trees and Sequences", section 1.4, on the reversed list.
     """
     tokens, size = token_ids[::-1], len(token_ids)
     found = [0] * size
-    left = right = 0  # the run of equal tokens that reaches furthest
+    left = right = 0  # the run of equal tokens that extends furthest
     for place in range(1, size):
         length = min(right - place, found[place - left]) if place < right else 0
         while place + length < size and tokens[length] == tokens[place + length]:
