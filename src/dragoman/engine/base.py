@@ -32,9 +32,9 @@ from dragoman.types import (
 MAX_ATTEMPTS = 4  # of an engine with replicas: a request that crashes its replica must not crash all of them
 
 losses: ContextVar[list[str] | None] = ContextVar("losses", default=None)
-"""Where the requests of one call note that their replica was lost after their first output; None = nobody wants to know.
+"""Losses of replicas after a first output, noted by the requests of one call; None = not needed.
 
-Only who sends the call's answer knows whether a byte of it has gone out.
+Only the sender of the call's answer knows whether a byte of it has gone out.
 """
 
 

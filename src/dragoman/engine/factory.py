@@ -25,7 +25,7 @@ BUILT_IN: Mapping[str, str] = {
 """Short name -> address, for the engines that come with dragoman."""
 
 POOLING = "dragoman.engine.pooling.factory:factory"
-"""The address of the one that runs what the built-in engine would, of models that embed or score texts."""
+"""The address of the engine for models that embed or score texts, in place of the built-in engine."""
 
 ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
 

@@ -18,7 +18,7 @@ from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, Que
 from dragoman.types import EngineOutput, EngineRequest
 
 MOVABLE = (EngineDead, Overloaded, Cancelled)
-"""What a replica says when it, and not the request, is at its end."""
+"""Errors of a replica, not of the request: another replica may run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Replies(Protocol):
 
 
 Send = Callable[[EngineRequest, tuple[str, ...]], Replies]
-"""Sends a request to a replica that is none of these."""
+"""Sends a request to a replica other than these."""
 
 
 class SpreadEngine:

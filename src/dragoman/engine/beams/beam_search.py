@@ -52,7 +52,7 @@ class Hypothesis(NamedTuple):
 
 
 EndReason = Callable[[int, int], FinishReason | None]
-"""(parent beam, token) -> why a sequence would end with that token, None if it goes on."""
+"""(parent beam, token) -> the reason to end with that token, None to go on."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, SamplingParams, StopCriterion
 
 NextTokens = Callable[[EngineRequest], Awaitable[Sequence[Logprob]]]
-"""(a request for one token) -> the most likely ones, best first, as many as its `logprobs` says."""
+"""(a request for one token) -> the most likely tokens, best first; their number is its `logprobs`."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ _MOST_AUTOMATIC_BYTES = 8 * _GIB
 # 1,024 tokens, 1.2 times after 4,096, and no more after 8,192.
 _MODERATE_TOKENS = 1024
 PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
-"""With as much memory, or more, the cache is as large as it ever becomes by itself."""
+"""The free memory from which on the cache has its largest automatic size."""
 
 
 @dataclass(frozen=True, slots=True)

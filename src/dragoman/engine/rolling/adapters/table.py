@@ -26,7 +26,7 @@ from dragoman.models.adapters.loading import Change, ModelAdapters
 from dragoman.models.adapters.low_rank import Adapter
 
 RunBetweenSteps = Callable[[Callable[[], None]], "Future[None]"]
-"""Has something done on the engine thread; the future fails if the engine ends before."""
+"""Runs an action on the engine thread; the future fails if the engine ends before that."""
 
 
 class AdapterTable:

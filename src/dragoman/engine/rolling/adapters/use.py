@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NO_SLOT = -1
-"""In the place of a slot: no adapter."""
+"""The slot number for no adapter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dragoman.engine.rolling.blocks.block_manager import BlockManager, CachePool
 
 Copies = list[tuple[int, list[tuple[int, int]]]]
-"""For each kind that has any: its number, and the (source, destination) blocks to copy."""
+"""For each kind with copies: its number, and the (source, destination) blocks to copy."""
 
 
 class Prefix(NamedTuple):

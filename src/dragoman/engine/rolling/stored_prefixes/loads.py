@@ -29,7 +29,7 @@ from dragoman.engine.rolling.stored_prefixes.reader import Reader, Reading
 from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
 
 Post = Callable[[Callable[[], None]], object]
-"""Has something called on the engine thread between two steps; on any thread."""
+"""Queues an action for the engine thread, to run between two steps; any thread."""
 
 
 @dataclass(eq=False, slots=True)
