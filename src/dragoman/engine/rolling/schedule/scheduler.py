@@ -538,7 +538,7 @@ class Scheduler:
     # --- prefixes on disk ---------------------------------------------------------------------------------------------
 
     def _waits_for_load(self, sequence: Sequence, prefix: Prefix, shared: Prefix) -> bool:
-        """Start loading more of a waiting sequence's prefix than is in memory, if it is on disk.
+        """Start or join a load of more of a waiting sequence's prefix than is in memory, if it is on disk.
 
         The sequence keeps its rank, and others run meanwhile. False if there is no more, no room, or no gain.
         """
