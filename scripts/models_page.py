@@ -256,7 +256,7 @@ the same processor.
 | cache | SmolLM2 135M | Gemma 3 270M | Qwen 2.5 0.5B |
 |---|---|---|---|
 | f32 | 1.9 | 1.5 | 0.4 |
-| u8, dragoman's kernels | 2.0 | 2.4 | 0.7 |
+| u8, dragoman's kernels | 2.0 | 2.5 | 0.7 |
 | u8, keys as they are, in the range of each | 2.2 | 4.2 | 258 |
 | keys of u8 and values of four bits, not offered | 10 | 9.0 | 3.4 |
 | four bits, not offered | 27 | 41 | above 125 |
