@@ -1,8 +1,4 @@
-"""Runs several coroutines as one: all finish, or none continues.
-
-Does: run them together on the event loop, end the others when one fails. Does not: limit how many. Called by engines that
-make several requests of one, and by those who ask for several answers at once.
-"""
+"""Runs several coroutines as one, on the event loop: all finish, or none continues. Does not limit how many."""
 
 from __future__ import annotations
 

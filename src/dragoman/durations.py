@@ -1,6 +1,5 @@
-"""Durations as people and clients write them: `10m`, `1h30m`, `2.5s`, or a number of seconds.
+"""Reads durations as people and clients write them: `10m`, `1h30m`, `2.5s`, or a number of seconds.
 
-Does: read them. Does not: know what they bound. Used by the table of options and by Ollama's API.
 Source: Go's time.ParseDuration, which Ollama's clients write for.
 """
 

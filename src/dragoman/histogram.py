@@ -1,7 +1,4 @@
-"""Counts values by size for metrics: cheap enough for every step and every token.
-
-Does: count. Does not: export (`metrics` does) or lock: one thread writes, any may read. Imports nothing of dragoman.
-"""
+"""Counts values by size for metrics, which `metrics` exports. One thread writes, any may read; there is no lock."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ class Histogram:
         self.examples |= other.examples
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Bounds as texts, the last one "+Inf", and how many values are at most as large, as Prometheus wants them."""
+        """Pairs of a bound as text, the last one "+Inf", and how many values are at most as large, for Prometheus."""
         buckets, count = [], 0
         for bound, more in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
             count += more

@@ -1,8 +1,4 @@
-"""The names that an operator's file may import from dragoman: decorators, and the objects that its functions get.
-
-Does: export them. Does not: implement them; LMI's API does (`server.apis.lmi.hooks`), which such files are written for.
-Imported only by operators' files.
-"""
+"""Exports the names that an operator's file may import: LMI's decorators, and the objects that its functions get."""
 
 from dragoman.server.apis.lmi.hooks.async_utils import (
     create_non_stream_output,

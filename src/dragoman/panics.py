@@ -1,10 +1,6 @@
-"""Turns panics of libraries written in Rust into exceptions.
+"""Turns panics of libraries written in Rust into exceptions, on any thread.
 
-Does: recognise a panic, raise an ordinary exception in its place. Does not: catch anything else. Used where such libraries
-are called, and where a request's failures are caught, on any thread.
-
-Python sees a panic as a BaseException, like the end of the process. So it would pass everything that catches the failures
-of one request or one file.
+Python sees a panic as a BaseException, like the end of the process; it would pass everything that catches failures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Reads the command line into named texts, the form of all sources of options.
+"""Reads the command line into named texts, the form of all sources of options. Does not judge values.
 
-Does: split `--name value`, `--name=value`, switches (`--name`, `--no-name`, `--name=false`), LMI's short flags and the
-one argument.
-Does not: judge values or look at other sources. Called by the subcommands, at start-up. The standard library's
-parser would word errors about options differently from the other sources.
+The standard library's parser would word errors differently from the other sources.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ ONE_OR_MORE = "-m"
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The parsed command line: option values, and one-line problems with its form."""
+    """Option values, and one-line problems with the form of the command line."""
 
     givens: tuple[Given, ...]
     problems: tuple[str, ...] = ()
@@ -49,8 +46,6 @@ def read_arguments(words: Sequence[str]) -> Arguments:
 
 
 class _Reader:
-    """Walks the words once; `givens` and `problems` grow on the way."""
-
     def __init__(self, words: list[str]) -> None:
         self.givens: list[Given] = []
         self.problems: list[str] = []
@@ -98,7 +93,6 @@ class _Reader:
         return name == ONE_OR_MORE and len(followers) == 1 and not _LISTS_MODELS.search(followers[0])
 
     def _add(self, given: Given, match: Match) -> None:
-        """Keep one value; repeated lists are joined."""
         before = next((one for one in self.givens if one.key == given.key), None) if match.adds_up else None
         if before is None:
             self.givens.append(given)
@@ -134,7 +128,6 @@ class _Reader:
 
 
 def given_by(flag: str, value: str = "") -> Given:
-    """The option value that a flag sets."""
     return Given(flag, FLAG_KEYS.get(flag) or key_of(flag.lstrip("-").replace("-", "_")), value, SOURCE)
 
 
@@ -144,5 +137,4 @@ def is_flag(word: str) -> bool:
 
 
 def is_truth(word: str) -> bool:
-    """True for a word that a switch takes as its value."""
     return word.lower() in TRUE_WORDS + FALSE_WORDS

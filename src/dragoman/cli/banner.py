@@ -1,7 +1,4 @@
-"""The text after a start: the served model, its address, and a command to try it.
-
-Does: write the text. Does not: print, or decide which routes exist (the APIs do). Called by `serve`.
-"""
+"""Writes the text after a start: the served model, its address, and a command to try it. Called by `serve`."""
 
 from __future__ import annotations
 
@@ -17,13 +14,10 @@ from dragoman.server.pooling import PoolingKind
 
 @dataclass(frozen=True, slots=True)
 class BannerFacts:
-    """Facts for the banner. `host` and `port` are where the server listens; `details` are short facts of the model.
+    """Facts for the banner. `host`, `port`: where the server listens; `unix_socket` replaces them, "" = none.
 
-    `others`: the names of further models. `can_generate` False = the model has only an operator's own handler.
-    `chat_format`: the option of that name. `has_lmi_signs`: `auto` means LMI's format there.
-    `is_tls`: the server speaks HTTPS. `has_playground`: the server has a page to try the model in a browser.
-    `pooling`: the kind of a model that generates no text. `is_mixed`: some of the others are of another kind.
-    `unix_socket`: the socket that replaces host and port, "" = none. `path_prefix`: the beginning of all paths.
+    `can_generate` False = the model has only an operator's own handler. `has_lmi_signs`: `auto` means LMI's format
+    there. `pooling`: the kind of a model that generates no text. `is_mixed`: some of the others are of another kind.
     """
 
     name: str
@@ -46,7 +40,6 @@ class BannerFacts:
 
     @property
     def url(self) -> str:
-        """The URL of the server."""
         if self.unix_socket:
             return f"{'https' if self.is_tls else 'http'}://localhost{self.path_prefix}"
         return base_url(self.host, self.port, is_tls=self.is_tls) + self.path_prefix
@@ -65,7 +58,7 @@ def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
 
 
 def banner(facts: BannerFacts) -> str:
-    """The text of at most eight lines, one of them to copy."""
+    """At most eight lines, one of them to copy."""
     url = facts.url
     details = f" ({', '.join(facts.details)})" if facts.details else ""
     lines = [f"dragoman {__version__} serves {facts.name} at {facts.place}", f"  {facts.model_dir}{details}"]
@@ -82,7 +75,6 @@ def banner(facts: BannerFacts) -> str:
 
 
 def spoken(facts: BannerFacts) -> list[str]:
-    """The names of the model's APIs."""
     served = [api for api in all_apis() if facts.can_generate or not api.needs_engine]
     kinds = {True, False} if facts.is_mixed else {facts.pooling is not None}
     return [
@@ -131,7 +123,6 @@ def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
 
 
 def _call_to_try(facts: BannerFacts) -> tuple[str, dict[str, object]]:
-    """A path and a body as an example."""
     question, beginning = "What is deep learning?", "Deep learning is"
     match facts.pooling:
         case PoolingKind.CLASSIFY:

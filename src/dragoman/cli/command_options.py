@@ -1,7 +1,6 @@
-"""A subcommand's own options, beside those of the server.
+"""A subcommand's own options: takes them off the command line, checks each value, lists them for `--help`.
 
-Does: take them off the command line by the rules of `arguments`, check each value, list them for `--help`.
-Does not: know any of them, or read the server's options. Used by the modules of the subcommands' arguments.
+Does not read the server's options. Used by the modules of the subcommands' arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def is_url(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """One option. `default` None = not set; `is_needed`: required; `repeats`: all its values count."""
+    """One option. `default` None = not set; `repeats`: all its values count."""
 
     name: str
     kind: Kind
@@ -47,12 +46,10 @@ class CommandOption:
 
     @property
     def flag(self) -> str:
-        """The option's flag."""
         return flag_of(self.name)
 
 
 def flag_of(name: str) -> str:
-    """The flag of the option of that name."""
     return "--" + name.replace("_", "-")
 
 
@@ -67,21 +64,20 @@ def option(kind: Kind, help_text: str, default: Value = None, *, is_needed: bool
 
 
 def options_of(arguments: type) -> tuple[CommandOption, ...]:
-    """The options among the fields of a dataclass."""
     rows = [(one.name, one.metadata.get("option")) for one in dataclasses.fields(arguments)]
     return tuple(dataclasses.replace(row, name=name) for name, row in rows if row is not None)
 
 
 class ReadWords:
-    """Reads a command line: `texts` of the options found, `values` of all options, `others`: all other words.
+    """A read command line: `texts` of the options found, `values` of all options, `others`: all other words.
 
     `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
+    `takes_server_options`: possible options of the server stay in `others`.
     """
 
     def __init__(
         self, options: Sequence[CommandOption], words: Sequence[str], *, takes_server_options: bool = False
     ) -> None:
-        """`takes_server_options`: possible options of the server stay in `others`."""
         self.texts: dict[str, str] = {}
         self.values: dict[str, Any] = {option.name: option.default for option in options}
         self.others: list[str] = []
@@ -178,6 +174,5 @@ class Command:
 
     @property
     def help(self) -> str:
-        """The usage, and a line per option."""
         rows = (f"  {one.flag} {one.kind.placeholder}".ljust(_COLUMN) + one.help for one in self.options)
         return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage

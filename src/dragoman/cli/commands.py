@@ -1,8 +1,4 @@
-"""The commands: names, purposes, and the modules with their options.
-
-Does: list them. Does not: import these modules until needed, so that `--help` is fast. Used by `main` and by the completion
-of shells.
-"""
+"""Lists the commands. Their modules are imported only when needed, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -65,7 +61,6 @@ COMMANDS: Mapping[str, CommandPlace] = {
 
 
 def overview() -> str:
-    """The commands with their purposes, a line or two each."""
     lines = []
     for name, place in COMMANDS.items():
         for words, summary in ((place.words, place.summary), *place.flags.items()):

@@ -1,7 +1,4 @@
-"""`dragoman config`: prints the resolved options with their sources, or (`--docs`) the options page.
-
-Does: write the text of a resolved configuration. Does not: load a model. Called by `main`.
-"""
+"""`dragoman config`: writes the resolved options with their sources. Loads no model. Called by `main`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from dragoman.config.resolve import Config
 
 
 def config_text(config: Config) -> str:
-    """The listing: one line per option with value and source, then the options without effect."""
     return "\n".join(_lines(config)) + "\n"
 
 

@@ -1,8 +1,4 @@
-"""A model that a command loads for itself, and its private application.
-
-Does: load the model and end it, build the application without a port and without keys. Does not: call it. Used by
-the commands, on the event loop.
-"""
+"""Loads a model for a command, and builds its private application, without a port. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ async def local_model(config: Config, display: ProgressDisplay) -> AsyncIterator
 
 
 def registry_of(served: ServedModel) -> ModelRegistry:
-    """A registry with only this model, ready for calls."""
     registry = ModelRegistry(served.dialects, profile=served.profile)
     registry.add(served)
     registry.mark_ready()

@@ -1,7 +1,6 @@
 """The `dragoman` command: picks the subcommand, resolves the configuration, reports problems with it.
 
-Does: print `--help` and `--version`, read the words of every command. Does not: build or run anything itself.
-Called by the console script and by `python -m dragoman`, on the main thread.
+Called by the console script and by `python -m dragoman`, on the main thread. Runs nothing itself.
 """
 
 from __future__ import annotations
@@ -101,7 +100,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _unknown_command(command: str) -> str:
-    """The error for an unknown command, with what to type instead."""
     if command in _INSTEAD:
         return f"is no command here; {_INSTEAD[command]}"
     from difflib import get_close_matches
@@ -145,7 +143,6 @@ def _run(name: str, place: CommandPlace, words: list[str]) -> int:
 
 
 def _run_server(command: str, words: list[str]) -> int:
-    """Run `serve`, or `config`, which prints the resolved options."""
     from dragoman.cli.server_words import read_server_words
     from dragoman.config.docs import common_help, options_help, options_page
     from dragoman.config.sources import environment
@@ -181,11 +178,6 @@ def _run_server(command: str, words: list[str]) -> int:
 
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:
-    """Serve until a signal. Returns the exit code. Imports take a second, for which help and errors need not wait.
-
-    The garbage collector is off until the server is ready: objects of a start stay, and looking through them repeatedly
-    takes a fifth of a second.
-    """
     gc.disable()
     try:
         return _serve_models(resolved, store)

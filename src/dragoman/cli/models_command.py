@@ -1,8 +1,4 @@
-"""`dragoman models`: lists the models on this machine, and removes some.
-
-Does: read its words, print the table or JSON, ask before a removal. Does not: look into caches (`hub.inventory` does).
-Called by `main`.
-"""
+"""`dragoman models`: lists the models on this machine, and removes some. `hub.inventory` knows the caches."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ cache, or all that is kept; it asks before, unless --yes is given.
 
 @dataclass(frozen=True, slots=True)
 class ModelsArguments:
-    """The arguments of `models`. `name`: the model to remove, None = list the models."""
+    """`name`: the model to remove, None = list the models."""
 
     name: str | None
     cache_dir: Path
@@ -55,7 +51,6 @@ class ModelsArguments:
 
 
 def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     names = words.others
     is_removal = names[:1] == ["rm"]
     unmeant = "json" if is_removal else "yes"
@@ -76,7 +71,6 @@ def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments
 
 
 def run(_: object, asked: ModelsArguments, console: Console) -> int:
-    """List or remove models. Returns the exit code: 0, or 1 after a failed removal."""
     places = _Places(hub_environment(console.variables).cache, asked.cache_dir)
     if asked.name is not None:
         confirmed = (lambda _: True) if asked.yes else _confirmation(sys.stdin, console.stderr)
@@ -89,13 +83,10 @@ def run(_: object, asked: ModelsArguments, console: Console) -> int:
 
 
 class _Places:
-    """The places of models."""
-
     def __init__(self, hub: Path, kept: Path) -> None:
         self.hub, self.kept = hub, kept
 
     def all(self) -> list[LocalModel]:
-        """Every model, the bundled ones first."""
         on_hub = hub_models(self.hub)
         return [*bundled_models(BUNDLED), *on_hub, *kept_models(self.kept, on_hub)]
 
@@ -110,8 +101,6 @@ def _row(model: LocalModel) -> tuple[str, ...]:
 
 
 def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
-    """A function that asks the user at the terminal; without a terminal it returns False."""
-
     def ask(question: str) -> bool:
         if not stdin.isatty():
             stderr.write(f"dragoman: {question} Nobody can be asked here; --yes says so\n")
@@ -124,7 +113,7 @@ def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
 
 
 def _remove(name: str, places: _Places, confirmed: Callable[[str], bool], stdout: TextIO) -> int:
-    """Remove a model. Raises: HubError if it does not exist; OSError."""
+    """Raises: HubError if the model does not exist; OSError."""
     on_hub = hub_models(places.hub)
     if name == "kept":
         return _remove_kept(kept_models(places.kept, on_hub), places, confirmed, stdout)

@@ -2,9 +2,8 @@
 
 python -m dragoman.cli.node_process FD KERNELS HTTP
 
-Does: load the model, run requests, report the engine's health. Does not: handle HTTP or text. Started by `dragoman.nodes`,
-which has the other end of the socket FD; when that closes, this process ends. It ignores signals that a terminal or
-supervisor sends to all processes: the server acts on them. The runtime is imported after the cores are chosen.
+Loads the model and runs requests; handles no HTTP and no text. Started by `dragoman.nodes`, which has the other end of
+the socket FD; when that closes, this process ends. The runtime is imported after the cores are chosen.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ GAUGES_S = 0.25  # between two checks of the engine
 
 
 def main(words: list[str]) -> NoReturn:
-    """Run the engine until the server in front ends or sends Stop, or the engine dies."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     descriptor, kernels, http = words
@@ -105,7 +103,6 @@ def _run(link: socket.socket, load: Load) -> None:
 
 
 async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Build) -> None:
-    """Build the engine, run requests."""
     from dragoman.compose import build_served_model
     from dragoman.models import ModelError
 
@@ -132,10 +129,9 @@ async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Bui
 
 
 class NodeRequests:
-    """Passes the server's requests to an engine, and answers back."""
+    """Passes the server's requests to a started engine, and answers back. `adapters`: if the engine can load adapters."""
 
     def __init__(self, engine: Engine, adapters: AdapterLoading | None, writer: asyncio.StreamWriter) -> None:
-        """`engine` is started. `adapters`: of an engine that can load adapters."""
         self._engine = engine
         self._adapters = adapters
         self._writer = writer
@@ -227,7 +223,6 @@ class NodeRequests:
             self._writer.write(packed(Replied(tuple(items))))
 
     def _tell(self) -> Health:
-        """Report the engine's health if it has changed."""
         gauges = Gauged(self._engine.health(), self._engine.stats())
         if gauges != self._gauges:
             self._gauges = gauges

@@ -1,8 +1,4 @@
-"""Chooses the cores of a server, from its options and what the machine has.
-
-Does: read the options, apply them, report problems. Does not: divide cores (`cores.placement` does). Called
-by `main`, on the main thread, before the runtime is imported.
-"""
+"""Chooses the cores of a server by its options. Called by `main`, on the main thread, before the runtime is imported."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ def choose_cores(config: Config) -> str:
 
 
 def is_left_to_system(config: Config) -> bool:
-    """True if no option concerns cores."""
     return (config.server.cores, config.server.http_cores, config.server.numa) == ("auto", "auto", "off")
 
 
@@ -47,7 +42,7 @@ def placement_of(config: Config, topology: Topology) -> Placement:
 
 
 def _in_front_of_nodes(numa: str, http_cores: str, topology: Topology) -> Placement:
-    """The placement of a server in front of nodes: the cores that these leave to HTTP, or all; None for one node."""
+    """The placement of a server in front of nodes: the cores that these leave to HTTP, or all."""
     from dragoman.nodes.factory import node_placements
 
     try:

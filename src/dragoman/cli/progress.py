@@ -1,6 +1,6 @@
 """Shows a load's progress: on a terminal one redrawn line, elsewhere one plain line per finished stage.
 
-Does: time the stages and write them. Does not: load. Called by the loading code, on one thread at a time.
+Called by the loading code, on one thread at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class ProgressDisplay:
-    """A callback (stage, fraction done) that writes to `stream`. A new stage name ends the stage before it."""
+    """A callback (stage, fraction in [0, 1]) that writes to `stream`. A new stage ends the last. `name`: of the model."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
-        """`name`: of the model, written before its stages."""
         self.name = name
         self._stream = stream
         self._clock = clock
@@ -29,7 +28,6 @@ class ProgressDisplay:
         self._started_s = self._drawn_s = 0.0
 
     def __call__(self, stage: str, fraction: float) -> None:
-        """Show the progress of `stage`; `fraction` in [0, 1]."""
         now = self._clock()
         stage = f"{self.name}: {stage}" if self.name else stage
         if stage != self._stage:
@@ -60,5 +58,4 @@ class ProgressDisplay:
 
 
 def note_to(stream: TextIO) -> Callable[[str], None]:
-    """A function that writes a one-line note to `stream`."""
     return lambda text: print(f"dragoman: note: {text}", file=stream, flush=True)

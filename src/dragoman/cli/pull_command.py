@@ -1,7 +1,4 @@
-"""`dragoman pull`: downloads a model of the hub, so that it can be served without the network.
-
-Does: read its words, show progress, print the model's path. Does not: download (`dragoman.hub` does). Called by `main`.
-"""
+"""`dragoman pull`: downloads a model of the hub, and prints its path. `dragoman.hub` downloads."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ OPTIONS = (
 
 
 def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
-    """The requested model."""
     names = words.others
     if len(names) != 1:
         got = f"; got {' '.join(names)}" if names else ""
@@ -68,7 +64,6 @@ def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
 
 
 def run(_: object, model: HubModel, console: Console) -> int:
-    """Download the model. Returns the exit code: 0, 1 after a failure, 130 if interrupted."""
     try:
         path = bring(model, hub_environment(console.variables), console.display, note_to(console.stderr))
     except KeyboardInterrupt:

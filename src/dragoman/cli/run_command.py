@@ -1,8 +1,4 @@
-"""Runs one command: prints its help, or reads its words and runs it.
-
-Does: report problems with the words, resolve the server's options. Does not: know any command. Called by `main`, on the
-main thread.
-"""
+"""Runs one command: prints its help, or reads its words and runs it. Called by `main`, on the main thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""`dragoman serve`: runs a server of a resolved configuration.
+"""`dragoman serve`: sets up the log, orders the loads, prints the banner. Called by `main`, on the main thread.
 
-Does: set up the log, make the server's settings, order the loads, print the banner. Does not: build the model's parts
-(`compose` does) or run the loop (`server.run` does). Called by `main`, on the main thread.
+`compose` builds the models' parts, `server.run` runs the loop.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ EXPECTED = (ConfigError, ModelError)
 class Serving:
     """The models to serve at the start, and possible later ones.
 
-    `process`: the configuration with the process-wide options, the first model's if there is one. `store`: the models for
-    later loads. `memory_bytes`: the machine's free memory at the start. `begun`: the only model's load, if it has begun.
+    `process`: the configuration with the process-wide options, the first model's if there is one. `store`: the models
+    for later loads. `memory_bytes`: free at the start. `begun`: the only model's load, if it has begun.
     """
 
     process: Config
@@ -66,8 +65,6 @@ class Serving:
 
 @dataclass(slots=True)
 class _Startup:
-    """The state of a start: the needs of `load`, and the address, known once the port is open."""
-
     serving: Serving
     host: ModelHost[ComposedModel]
     stdout: TextIO
@@ -78,7 +75,6 @@ class _Startup:
         self.address = (host, port)
 
     async def load(self, registry: ModelRegistry) -> None:
-        """Load the models, and print the banner."""
         try:
             composed = await self.host.start(self.serving.configs)
         finally:
@@ -93,7 +89,6 @@ class _Startup:
         await asyncio.to_thread(return_freed_memory)
 
     def _place(self) -> dict[str, Any]:
-        """The server's address, as arguments of BannerFacts."""
         server = self.serving.process.server
         return {
             "host": server.hosts[0],
@@ -128,10 +123,7 @@ class _Startup:
 
 
 def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDisplay) -> int:
-    """Serve these models until SIGTERM or Ctrl-C; the first is the default. Returns the exit code.
-
-    Several are loaded one after the other; the store's models may be loaded and unloaded meanwhile.
-    """
+    """Serve these models until SIGTERM or Ctrl-C; the first is the default. Returns the exit code."""
     first, names = serving.process, [config.name for config in serving.configs]
     log = BackgroundWriter(stderr)
     form = _request_log_form(first, stderr)
@@ -180,7 +172,6 @@ def _end_now(code: int, log: BackgroundWriter) -> NoReturn:
 
 
 def _reason(error: OSError) -> str:
-    """The error without its number, with advice if the port is taken."""
     told = error.strerror if error.strerror and error.filename is None else str(error)
     if error.errno == errno.EADDRINUSE:
         told += "; --port takes another one (0: any that is free), `dragoman doctor` tells who has it"
@@ -193,7 +184,6 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
     drain_s = serving.process.server.drain_timeout
 
     def progress(name: str) -> Progress:
-        """With several models each stage names its model."""
         if registry.state is not ServerState.LOADING:
             return log_progress(name)
         if len(serving.configs) == 1:
@@ -206,14 +196,13 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
 
 
 def failure_policy(config: Config) -> FailurePolicy:
-    """The policy for engines that die."""
     server = config.server
     action = cast(FailureAction, server.on_engine_failure)
     return FailurePolicy(action, server.max_engine_restarts, server.engine_restart_window)
 
 
 def _request_log_form(config: Config, stderr: TextIO) -> LogForm:
-    """The form of the request log: the configured one, but short on a terminal if prompts are not logged."""
+    """The configured form of the request log, but short on a terminal if prompts are not logged."""
     server = config.server
     if server.log_requests != "text" or server.log_prompts or not stderr.isatty():
         return cast(LogForm, server.log_requests)
@@ -243,7 +232,6 @@ def _listen_config(config: Config) -> ListenConfig:
 
 
 def warn_if_open(config: Config) -> None:
-    """Warn if other machines have full access."""
     server = config.server
     if server.is_local:
         return

@@ -1,8 +1,4 @@
-"""Resolves the server's options into configurations, and reports problems with them.
-
-Does: read the words, download models of the hub if allowed. Does not: load a model. Called by the commands, on the main
-thread.
-"""
+"""Resolves the server's options into configurations, and reports problems with them. Loads no model."""
 
 from __future__ import annotations
 

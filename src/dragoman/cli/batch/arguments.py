@@ -1,7 +1,4 @@
-"""The arguments and options of `dragoman batch`; all others are the server's, for the model that answers.
-
-Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
-"""
+"""The arguments and options of `dragoman batch`; all others are the server's, for the model that answers."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ the answers, 1 if the batch could not be run to its end. See docs/batch.md.
 
 @dataclass(frozen=True, slots=True)
 class BatchArguments:
-    """The arguments of `batch`. `url` None = a model loaded here; `concurrency` None = enough to fill its engine."""
+    """`url` None = a model loaded here; `concurrency` None = enough to fill its engine."""
 
     requests: Path
     answers: Path
@@ -44,7 +41,6 @@ class BatchArguments:
 
 
 def read_batch(words: ReadWords, _: Mapping[str, str]) -> BatchArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     places = [Path(word) for word in words.others[:2] if not word.startswith("-")]
     server = words.others[len(places) :]
     if len(places) != 2:

@@ -1,7 +1,6 @@
 """`dragoman batch`: answers a file of requests, by a model loaded here or by a server elsewhere.
 
-Does: handle files, the sender, signals, progress, and one-line errors. Does not: run the batch
-(`dragoman.batch` does) or load the model (`in_process` does). Called by `main`, on the main thread.
+Handles signals, progress and errors; `dragoman.batch` runs the batch. Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ _LINE_S = 30.0  # between lines of progress without a terminal
 def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
     """Answer the file and return the exit code: 0, or 3 if there are errors among the answers.
 
-    1 = it could not be run to its end; 128 and a signal's number = that signal stopped it. `config` None = the server at
-    `asked.url` answers.
+    128 and a signal's number = that signal stopped it. `config` None = the server at `asked.url` answers.
     """
     with AnswerFile(asked.answers) as answers:
         console.display("reading", 0.0)
@@ -110,7 +108,6 @@ class AnswerDisplay:
         self._is_drawn = False
 
     def __call__(self, tally: Tally) -> None:
-        """Show the progress."""
         now = self._clock()
         if self._begin_done is None:
             self._begin_done = tally.num_before
@@ -122,7 +119,6 @@ class AnswerDisplay:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Remove the line."""
         if self._is_terminal and self._is_drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -148,7 +144,6 @@ def _time(seconds: float) -> str:
 
 
 def _summary(tally: Tally) -> str:
-    """The summary, one line."""
     counts = [f"{tally.num_answered} answered"]
     if tally.num_errors:
         bad = f", {tally.num_bad} of them lines that cannot be asked" if tally.num_bad else ""

@@ -1,8 +1,4 @@
-"""Answers the requests of a batch by a server elsewhere. `in_process` is the other sender.
-
-Does: send one request, and return its whole answer. Does not: repeat requests or judge answers (`batch.run` does). Used on
-the event loop.
-"""
+"""Answers the requests of a batch by a server elsewhere, on the event loop. `batch.run` repeats requests."""
 
 from __future__ import annotations
 
@@ -18,10 +14,9 @@ TIMEOUT_S = 3600.0  # for an answer; bounds silently dead connections
 
 
 class HttpSender:
-    """Sends requests to a server elsewhere, over reused connections."""
+    """Sends requests over reused connections. Raises: BatchError for a malformed `url` or a refused key."""
 
     def __init__(self, url: str, api_key: str) -> None:
-        """`url`: with or without /v1 at its end. Raises: BatchError for a malformed one."""
         try:
             target = read_target(url)
         except ValueError as error:
@@ -31,7 +26,6 @@ class HttpSender:
         self._client = HttpClient(target, {"user-agent": USER_AGENT, **key})
 
     async def send(self, path: str, body: bytes) -> Answer:
-        """See `Sender`. Raises: BatchError if the server refuses the key."""
         answer = Collected()
         try:
             async with asyncio.timeout(TIMEOUT_S):

@@ -1,8 +1,4 @@
-"""Answers a batch by a model in this process, through its ASGI application.
-
-Does: load the model and build the application, as `dragoman serve` does, pass requests through it, end both. Does not:
-listen. Called by the batch command, on the event loop.
-"""
+"""Answers a batch by a model in this process, through its ASGI application, on the event loop."""
 
 from __future__ import annotations
 
@@ -22,14 +18,13 @@ SERVER_ERROR = 500
 
 
 class AppSender:
-    """Sends requests to `app`, whose model runs on `engine`. Implements `senders.Sender`."""
+    """Sends requests to `app`, whose model runs on `engine`. Raises: BatchError if the engine is dead."""
 
     def __init__(self, app: App, engine: Engine) -> None:
         self._app = app
         self._engine = engine
 
     async def send(self, path: str, body: bytes) -> Answer:
-        """See `Sender`. Raises: BatchError if the engine is dead."""
         call = InnerCall(path, body, {"user-agent": USER_AGENT})
         try:
             await self._app(call.scope, call.receive, call.send)

@@ -1,7 +1,4 @@
-"""The options of `dragoman bench`: a URL, the questions, the load, and the output.
-
-Does: list them, check their combinations, make a benchmark's settings. Does not: call the server. Called by `main`.
-"""
+"""The options of `dragoman bench`: reads them, and makes a benchmark's settings. Calls no server."""
 
 from __future__ import annotations
 
@@ -39,16 +36,13 @@ class _Numbers:
 
     @property
     def allowed(self) -> str:
-        """The allowed form."""
         return f"{'whole numbers' if self.is_whole else 'numbers'} above 0, separated by commas, none of them twice"
 
     @property
     def placeholder(self) -> str:
-        """The allowed form."""
         return "N,..." if self.is_whole else "X,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The numbers in their order. Raises: ValueError."""
         words = tuple(word.strip() for word in text.split(","))
         numbers = [int(word) if self.is_whole else float(word) for word in words]
         if not all(0 < number < float("inf") for number in numbers) or len(set(numbers)) < len(numbers):
@@ -63,7 +57,6 @@ class _Tokens:
     placeholder = "N|N-M"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The lowest and the highest number. Raises: ValueError."""
         low, dash, high = text.partition("-")
         numbers = (int(low), int(high if dash else low))
         if not 0 < numbers[0] <= numbers[1]:
@@ -78,7 +71,6 @@ class _Bounds:
     placeholder = "NAME=S,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The bounds by name. Raises: ValueError."""
         pairs = [pair.partition("=") for pair in text.replace(" ", "").split(",")]
         names = [name for name, _, _ in pairs]
         if not set(names) <= set(SLO_NAMES) or len(set(names)) < len(names):
@@ -89,19 +81,14 @@ class _Bounds:
 
 
 class _Fields(JsonObject):
-    """Fields of a request, as JSON."""
-
     allowed = 'a JSON object, such as {"temperature": 0.7}'
 
 
 class _Header:
-    """A header field of HTTP."""
-
     allowed = "NAME: VALUE"
     placeholder = "'NAME: VALUE'"
 
     def parse(self, text: str) -> str:
-        """The name and the value with one blank between them. Raises: ValueError."""
         found = _HEADER.fullmatch(text.strip())
         if found is None:
             raise ValueError(text)
@@ -152,7 +139,7 @@ no request was answered, 2 for options that are wrong. See docs/bench.md.
 
 @dataclass(frozen=True, slots=True)
 class BenchArguments:
-    """The arguments of `bench`, and the files that it writes; None = none."""
+    """A benchmark's settings, and the files that it writes; None = none."""
 
     settings: BenchSettings
     json: Path | None
@@ -160,7 +147,6 @@ class BenchArguments:
 
 
 def read_bench(words: ReadWords, environ: Mapping[str, str]) -> BenchArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     _refuse_contradictions(words)
     target = _target(words)
     key = _key(words, environ)
@@ -203,7 +189,6 @@ _EXCLUSIVE = (
 
 
 def _refuse_contradictions(words: ReadWords) -> None:
-    """Note contradictions between options."""
     values = words.values
     for name, other in _EXCLUSIVE:
         if name in words.texts and other in words.texts:
@@ -222,7 +207,6 @@ def _refuse_contradictions(words: ReadWords) -> None:
 
 
 def _target(words: ReadWords) -> Target | None:
-    """The server; None after noting a problem."""
     places = words.others
     if len(places) != 1:
         told = f"{places[1]} ({SOURCE}): unexpected; one URL may be given" if places else ""

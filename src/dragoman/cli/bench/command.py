@@ -1,7 +1,6 @@
-"""`dragoman bench`: measures a server's speed.
+"""`dragoman bench`: measures a server's speed, prints tables, writes files. `tools.bench` measures.
 
-Does: print tables, write files, return an exit code; errors on one line. Does not: measure (`tools.bench` does). Called by
-`main`, on the main thread, where it runs an event loop.
+Called by `main`, on the main thread, where it runs an event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
 
 
 def run(_: object, asked: BenchArguments, console: Console) -> int:
-    """Measure and print. Returns the exit code: 0, 1 if nothing was answered, 130 if interrupted."""
     display = BenchDisplay(console.stderr)
     benchmark = Benchmark(asked.settings, display)
     code = 0
@@ -57,7 +55,6 @@ def _drive(benchmark: Benchmark) -> None:
 
 
 def _told(error: BenchError) -> str:
-    """The error as a line, with its option."""
     return f"--{error.option.replace('_', '-')}: {error}" if isinstance(error, OptionError) else str(error)
 
 

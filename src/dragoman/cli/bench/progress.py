@@ -1,7 +1,4 @@
-"""Shows a benchmark's progress: on a terminal a redrawn line with a bar, elsewhere a line per point.
-
-Does: write. Does not: measure. Called by the benchmark several times a second, on the event loop.
-"""
+"""Shows a benchmark's progress: on a terminal a redrawn line with a bar, elsewhere a line per point."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _WIDTH = 24
 
 
 class BenchDisplay:
-    """A callback (label, run) that writes to `stream`."""
+    """A callback (label, run) that writes to `stream`, several times a second, on the event loop."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -22,7 +19,6 @@ class BenchDisplay:
         self._shown: tuple[str, Run] | None = None
 
     def __call__(self, label: str, run: Run) -> None:
-        """Show the progress of `run`."""
         if self._shown is not None and self._shown[1] is not run:
             self.finish()
         self._shown = (label, run)

@@ -1,7 +1,4 @@
-"""`dragoman completion`: prints a shell's completion script.
-
-Does: read its words, print. Does not: install anything. Called by `main`.
-"""
+"""`dragoman completion`: prints a shell's completion script. Installs nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ After an upgrade of dragoman, write it again.
 
 
 def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
-    """The requested shell."""
     shell = " ".join(words.others)
     if shell not in SCRIPTS:
         words.problems.append(f"completion: {shell or 'nothing'}: must be one shell of {', '.join(SCRIPTS)}")
@@ -33,7 +29,6 @@ def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
 
 
 def run(_: object, shell: str, console: Console) -> int:
-    """Print the shell's script. Returns the exit code 0."""
     console.stdout.write(SCRIPTS[shell](command_words()))
     return 0
 

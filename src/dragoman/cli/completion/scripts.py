@@ -1,7 +1,4 @@
-"""Writes self-contained completion scripts, which run no Python.
-
-Does: write for bash, zsh and fish. Does not: know the commands. Used by `completion_command`.
-"""
+"""Writes self-contained completion scripts for bash, zsh and fish, which run no Python."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ def zsh_script(commands: Sequence[CommandWords]) -> str:
 
 
 def fish_script(commands: Sequence[CommandWords]) -> str:
-    """For fish."""
     lines = [
         "# fish completion of dragoman; `dragoman completion fish` writes it",
         "function __dragoman_runs",
@@ -104,7 +100,6 @@ SCRIPTS: Mapping[str, Callable[[Sequence[CommandWords]], str]] = {
     "zsh": zsh_script,
     "fish": fish_script,
 }
-"""What writes the script of each shell."""
 
 
 def _fish_option(option: OptionWords) -> str:
@@ -124,7 +119,6 @@ def _zsh_option(option: OptionWords) -> str:
 
 
 def _zsh_text(text: str) -> str:
-    """Text for brackets, with colons and brackets escaped."""
     return re.sub(r"([\[\]:\\])", r"\\\1", text)
 
 
@@ -143,7 +137,6 @@ def _by_value(commands: Iterable[CommandWords]) -> dict[tuple[str, tuple[str, ..
 
 
 def _by_option(commands: Iterable[CommandWords]) -> dict[OptionWords, list[str]]:
-    """The commands of each option."""
     found: dict[OptionWords, list[str]] = {}
     for command in commands:
         for option in command.options:

@@ -1,8 +1,4 @@
-"""The allowed words of each command, from the tables of its options.
-
-Does: gather options, their values, and words besides options. Does not: know any shell.
-Used by `completion_command`.
-"""
+"""Gathers the allowed words of each command from the tables of its options. Knows no shell."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ NOTHING, WORDS, NUMBER, ANYTHING = "nothing", "words", "number", "anything"
 
 
 def command_words() -> list[CommandWords]:
-    """The words of each command, in order."""
     return [_command(name, place) for name, place in COMMANDS.items()]
 
 

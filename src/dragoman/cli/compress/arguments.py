@@ -1,7 +1,4 @@
-"""The arguments and options of `dragoman compress`.
-
-Does: list them, check their combinations. Does not: compress. Called by `main`.
-"""
+"""The arguments and options of `dragoman compress`."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ embeddings stay as they are. `dragoman eval` tells what is lost. See docs/compre
 
 @dataclass(frozen=True, slots=True)
 class CompressArguments:
-    """The arguments of `compress`."""
-
     model: Path
     out: Path
     text: Path | None = option(FilePath("FILE"), "a file of UTF-8 text that calibrates [none]")
@@ -43,7 +38,6 @@ class CompressArguments:
 
 
 def read_compress(words: ReadWords, _: Mapping[str, str]) -> CompressArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     places = [Path(word) for word in words.others]
     if len(places) != 2:
         told = "needs two directories, the model's and a new one for what is written"

@@ -1,8 +1,4 @@
-"""`dragoman compress`: writes a checkpoint with weights of few bits.
-
-Does: check the paths, tokenise, show progress, report errors on one line. Does not: compress
-(`dragoman.tools.compress` does). Called by `main`, on the main thread.
-"""
+"""`dragoman compress`: writes a checkpoint with weights of few bits. `tools.compress` compresses."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _MIB = 1 << 20
 
 
 def run(_: object, asked: CompressArguments, console: Console) -> int:
-    """Write the checkpoint and print a summary. Returns the exit code: 0, or 1 after a failure, which leaves no files."""
+    """Write the checkpoint and print a summary. A failure leaves no files."""
     done = _compressed(asked, console.display)
     console.display.finish()
     scaled = f", {done.num_scaled} of them scaled by what they read" if asked.text is not None else ""
@@ -38,7 +34,6 @@ def run(_: object, asked: CompressArguments, console: Console) -> int:
 
 
 def _compressed(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
-    """Compress. Raises: the errors that `run` reports."""
     if asked.out.exists() or asked.out.is_symlink():
         raise ConfigError([f"{asked.out}: must be a directory that does not exist yet"])
     if not asked.out.absolute().parent.is_dir():

@@ -1,7 +1,4 @@
-"""The options of `dragoman doctor` itself; all others are the server's, whose effect it reports.
-
-Does: list them, for `--help` too. Does not: read the server's options. Called by `main`.
-"""
+"""The options of `dragoman doctor` itself; all others are the server's, whose effect it reports."""
 
 from __future__ import annotations
 
@@ -27,14 +24,13 @@ All options of `dragoman serve` may be given too. The exit code is 1 if a server
 
 @dataclass(frozen=True, slots=True)
 class DoctorArguments:
-    """The arguments of `doctor`. `server_words`: the server's options, which may be wrong."""
+    """`server_words`: the server's options, which may be wrong."""
 
     server_words: tuple[str, ...]
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
 def read_doctor(words: ReadWords, _: Mapping[str, str]) -> DoctorArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     return words.made(DoctorArguments, server_words=tuple(words.others))
 
 

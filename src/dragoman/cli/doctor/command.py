@@ -1,7 +1,6 @@
-"""`dragoman doctor`: examines this machine for the server.
+"""`dragoman doctor`: examines this machine for the server. `tools.doctor` examines.
 
-Does: resolve the options, read the model's files, print the report. Does not: examine (`tools.doctor` does). Called by
-`main`, on the main thread. Modules over the runtime are imported last, as the runtime may be broken.
+Called by `main`, on the main thread. Modules over the runtime are imported last, as the runtime may be broken.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ def _caches(config: Config | None, environ: Mapping[str, str]) -> tuple[Cache, .
 
 
 def _tell(read: _Read, available: int) -> ToldModel:
-    """The facts in the model's files; see `examine.Question`."""
     if read.config is None:
         return ToldModel("could not be resolved", read.problem)
     if read.num_models != 1:

@@ -1,8 +1,4 @@
-"""Examines a configuration's model for the doctor.
-
-Does: find the model's facts, or the reason why it cannot be served. Does not: load it, or judge its numbers.
-Called by the doctor command, on the main thread; importing this imports the runtime.
-"""
+"""Examines a configuration's model for the doctor, without loading it. Importing this imports the runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ def tell_model(config: Config, available: int) -> ToldModel:
 
 
 def _told(config: Config, available: int) -> ToldModel:
-    """The facts. Raises: the errors that `tell_model` reports."""
     where = f"{config.name} in {config.model_dir}"
     if config.engine.engine != "rolling":
         return ToldModel(f"{where}, run by the engine {config.engine.engine}, which is not examined")

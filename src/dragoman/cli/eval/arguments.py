@@ -1,7 +1,4 @@
-"""The options of `dragoman eval` itself; all others are the server's, for the evaluated model.
-
-Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
-"""
+"""The options of `dragoman eval` itself; all others are the server's, for the evaluated model."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ See docs/compression.md.
 
 @dataclass(frozen=True, slots=True)
 class EvalArguments:
-    """The arguments of `eval`. `against` None and `against_dtype` None = no comparison."""
+    """`against` None and `against_dtype` None = no comparison."""
 
     text: Path = option(FilePath("FILE"), "a file of UTF-8 text that the model reads", is_needed=True)
     against: str | None = option(Text(), "another model to compare with, of the same tokenizer [none]")
@@ -44,12 +41,10 @@ class EvalArguments:
 
     @property
     def compares(self) -> bool:
-        """True if another model is compared."""
         return self.against is not None or self.against_dtype is not None
 
 
 def read_eval(words: ReadWords, _: Mapping[str, str]) -> EvalArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     words.server_words = words.others
     window, stride = words.values["window"], words.values["stride"]
     if window is not None and stride is not None and stride > window:

@@ -1,8 +1,4 @@
-"""`dragoman eval`: a model's perplexity on a text, and its distance from another model.
-
-Does: load the models, run them, print the table; errors on one line. Does not: measure
-(`dragoman.tools.evaluate` does). Called by `main`, on the main thread.
-"""
+"""`dragoman eval`: a model's perplexity on a text, and its distance from another model. `tools.evaluate` measures."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ FAILURES = (ConfigError, ModelError, ValueError, OSError)
 
 
 def run(config: Config, asked: EvalArguments, console: Console) -> int:
-    """Print the evaluation. Returns the exit code: 0, 1 after a failure, 2 for a wrong reference model."""
+    """Print the evaluation. Returns the exit code: 0, or 2 for a wrong reference model."""
     against = None
     if asked.compares:
         words = [asked.against or str(config.model_dir), "--dtype", asked.against_dtype or "f32"]
@@ -44,7 +40,6 @@ def run(config: Config, asked: EvalArguments, console: Console) -> int:
 def _evaluated(
     config: Config, against: Config | None, asked: EvalArguments, display: ProgressDisplay
 ) -> tuple[Evaluated, Measures]:
-    """The evaluation. Raises: the errors that `run` reports."""
     with _citing("text", asked.text):
         text = read_text(asked.text)
     for each in (config, against):

@@ -1,7 +1,4 @@
-"""The options of `dragoman explain` itself; all others are the server's, for a model loaded here.
-
-Does: list them, read the call. Does not: read the server's options. Called by `main`.
-"""
+"""The options of `dragoman explain` itself; all others are the server's, for a model loaded here."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ is 1 if the call would be refused. See docs/explain.md.
 
 @dataclass(frozen=True, slots=True)
 class ExplainArguments:
-    """The arguments of `explain`. `call`: the body of `POST /explain`. `url` None = a model loaded here explains."""
+    """`call`: the body of `POST /explain`. `url` None = a model loaded here explains."""
 
     call: bytes
     request: str = option(Text("FILE"), "a file with the call, - = the standard input", is_needed=True)
@@ -41,7 +38,6 @@ class ExplainArguments:
 
 
 def read_explain(words: ReadWords, _: Mapping[str, str]) -> ExplainArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     call = b""
     if not words.problems:
         try:
@@ -60,7 +56,6 @@ def read_explain(words: ReadWords, _: Mapping[str, str]) -> ExplainArguments | N
 
 
 def _call(name: str, path: object) -> bytes:
-    """The body of `POST /explain`. Raises: OSError, ValueError."""
     content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     text = content.decode()
     if path is None:

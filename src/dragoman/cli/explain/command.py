@@ -1,6 +1,6 @@
 """`dragoman explain`: explains a call without running it, by a server elsewhere or a model loaded here.
 
-Does: call, print. Does not: explain (`server.explaining` does). Called by `main`, on the main thread.
+`server.explaining` explains. Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ _TIMEOUT_S = 120.0
 
 
 def run(config: Config | None, asked: ExplainArguments, console: Console) -> int:
-    """Print the explanation. Returns the exit code: 0, or 1 if the call would be refused or cannot be explained.
-
-    `config` None = the server at `asked.url` explains.
-    """
+    """Print the explanation. Returns the exit code, 1 if the call would be refused. `config` None: `asked.url` explains."""
     api_key = console.variables.get("DRAGOMAN_API_KEY", "")
     explained = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, console.display))
     console.stdout.write(json.dumps(explained, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explained))
@@ -59,7 +56,6 @@ def _asked(asked: ExplainArguments, api_key: str) -> Any:
 
 
 async def _explained(config: Config, asked: ExplainArguments, display: ProgressDisplay) -> Any:
-    """The explanation by a model loaded here. Raises: ServerError, and errors of loading."""
     async with local_model(config, display) as served:
         settings = server_config(config)
         gate = Gate(settings.max_request_size_bytes)

@@ -1,7 +1,4 @@
-"""The options of `dragoman plan` itself; all others are the planned server's.
-
-Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
-"""
+"""The options of `dragoman plan` itself; all others are the planned server's."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ and a file of another machine plans for that one. --costs-from FILE takes them f
 
 @dataclass(frozen=True, slots=True)
 class PlanArguments:
-    """The arguments of `plan`, in seconds and tokens. `server_words`: the options of the server that is planned."""
+    """The arguments, in seconds and tokens. `server_words`: the options of the planned server."""
 
     server_words: tuple[str, ...]
     rate: float = option(Number(), "requests a second that arrive, at random (Poisson)", is_needed=True)
@@ -55,7 +52,6 @@ class PlanArguments:
 
 
 def read_plan(words: ReadWords, _: Mapping[str, str]) -> PlanArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     words.server_words = words.others
     prefix, prompt = words.values["shared_prefix"], words.values["prompt"]
     if prompt is not None and prefix >= prompt:

@@ -1,7 +1,6 @@
 """`dragoman plan`: the number of replicas for a rate of requests, and their performance, by simulation.
 
-Does: take costs from a file or a server's step log, or measure them, compute the sizing, print; errors on one line. Does
-not: simulate (`dragoman.tools.plan` does). Called by `main`, on the main thread.
+Takes costs from a file or a step log, or measures them; `tools.plan` simulates. Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ Note = Callable[[str], None]
 
 
 def run(config: Config, asked: PlanArguments, console: Console) -> int:
-    """Print the plan for a server of that configuration. Returns the exit code: 0, or 1 without a plan."""
     console.tell(*(f"note: {notice}" for notice in config.notices))
     replica = replica_for(config)
     workload = Workload(
@@ -63,7 +61,6 @@ def run(config: Config, asked: PlanArguments, console: Console) -> int:
 
 
 def replica_for(config: Config) -> Replica:
-    """The replica of the configuration, on this machine. Raises: ConfigError, ModelError, OSError."""
     check_rolling(config, ", whose scheduler is simulated")
     with citing(config):
         return replica_of(engine_setup(config), memory_needs(config), available_memory_bytes())
@@ -95,7 +92,6 @@ def _costs(config: Config, asked: PlanArguments, replica: Replica, display: Prog
 
 
 def _logged(step_log: Path) -> StepCosts:
-    """The costs by a server's step log. Raises: PlanError."""
     try:
         return costs_of(logged_steps(step_log))
     except CalibrationFailed as error:
@@ -125,7 +121,6 @@ def _measured(
 
 
 def _check_place(path: Path) -> None:
-    """Raises: CostsError if the file's directory is missing; called before measuring."""
     if not path.parent.is_dir():
         raise CostsError(f"must be a file in an existing directory, {path.parent} does not exist")
 

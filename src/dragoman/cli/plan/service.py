@@ -1,7 +1,6 @@
-"""A server to measure: a process of `dragoman serve` with the plan's options and a step log, called over HTTP.
+"""Runs `dragoman serve` as a process to measure, with the plan's options and a step log, and calls it over HTTP.
 
-Does: start it, wait until it is ready, send prompts of made-up tokens, end it. Does not: choose requests, or read the log
-(`dragoman.tools.plan` does). Called by the plan command: the process on the main thread, requests on an event loop.
+Called by the plan command: the process on the main thread, requests on an event loop.
 """
 
 from __future__ import annotations
@@ -33,18 +32,16 @@ _END_LIMIT_S = 30.0
 class ServedModel:
     """The server's process, as a context manager: entered when the server is ready; leaving it ends the process.
 
-    SIGTERM leaves the block too, as SystemExit, so that no server stays behind.
+    SIGTERM leaves the block too, so that no server stays behind. Raises: CalibrationFailed if the server ends early.
     """
 
     def __init__(self, words: Sequence[str], step_log: Path) -> None:
-        """`words`: the options of `dragoman serve`, which shows the load's progress on standard error."""
         self.url = f"http://127.0.0.1:{_free_port()}"
         command = [sys.executable, "-m", "dragoman", "serve", *words, *_settings(read_target(self.url).port)]
         self._command = [*command, "--step-log", str(step_log)]
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Wait until the server answers. Raises: CalibrationFailed if it ends before."""
         with contextlib.ExitStack() as starting:
             starting.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
             # In another process group: an interrupted plan ends the server itself.
@@ -73,7 +70,6 @@ class ServedModel:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Exit on SIGTERM, so that the server is ended too."""
     sys.exit(128 + number)
 
 
@@ -101,10 +97,9 @@ def _free_port() -> int:
 
 
 class HttpService:
-    """Requests streamed completions from the server. Used on one event loop."""
+    """Streams completions of the model `name`. Prompts have ids below half of `vocab_size`; special ones are above."""
 
     def __init__(self, url: str, name: str, vocab_size: int) -> None:
-        """`name`: of the model. Prompts have ids below half of `vocab_size`, as special ones are above."""
         self._target, self._name = read_target(url), name
         self._num_ids = max(vocab_size // 2, 1)
         self._dice = random.Random(0)

@@ -1,7 +1,4 @@
-"""The options of `dragoman selftest` itself; all others are the server's, for the tested model.
-
-Does: list them for `--help`. Does not: read the server's options, or test. Called by `main`.
-"""
+"""The options of `dragoman selftest` itself; all others are the server's, for the tested model."""
 
 from __future__ import annotations
 
@@ -27,14 +24,11 @@ docs/selftest.md.
 
 @dataclass(frozen=True, slots=True)
 class SelftestArguments:
-    """The arguments of `selftest`."""
-
     quick: bool = option(Switch(), "leave out what loads the model a second time", False)
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
 def read_selftest(words: ReadWords, _: Mapping[str, str]) -> SelftestArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     words.server_words = words.others
     return words.made(SelftestArguments)
 

@@ -1,8 +1,4 @@
-"""`dragoman selftest`: tests a model on this machine.
-
-Does: run the test of a configuration, print the table; errors on one line. Does not: test (`tools.selftest` does). Called by
-`main`, on the main thread.
-"""
+"""`dragoman selftest`: tests a model on this machine, and prints the table. `tools.selftest` tests."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ FAILURES = (ConfigError, ModelError, ServerError, ValueError, OSError)
 
 
 def run(config: Config, asked: SelftestArguments, console: Console) -> int:
-    """Test and print. Returns the exit code: 0, or 1 if a check fails or cannot run."""
     console.display.name = config.name
     check_rolling(config, "; only its models can be tested")
     tokenizer = load_tokenizer(config.model_dir)

@@ -1,7 +1,4 @@
-"""The arguments of `dragoman store`.
-
-Does: list them, check their combinations. Does not: open the store. Called by `main`.
-"""
+"""The arguments of `dragoman store`."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ something damaged, 1 if the directory cannot be used. See docs/prefix_store.md.
 
 @dataclass(frozen=True, slots=True)
 class StoreArguments:
-    """The arguments of `store`. `to_gb`: of `trim`."""
-
     action: str
     prefix_store_dir: Path = option(FilePath("DIR"), "the directory [the server's: prefixes in its cache directory]")
     to_gb: float | None = option(Number(0.0, inclusive=True), "trim: how much may stay, in GB of 10^9 bytes")
@@ -42,7 +37,6 @@ class StoreArguments:
 
 
 def read_store(words: ReadWords, environ: Mapping[str, str]) -> StoreArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     names = words.others
     action = names[0] if names else "list"
     if len(names) > 1 or action not in ACTIONS:

@@ -1,8 +1,4 @@
-"""`dragoman store`: lists, verifies, trims and empties the directory of prompts on disk.
-
-Does: open the store, print, return an exit code. Does not: know files (`dragoman.prefix_store` does).
-Called by `main`, on the main thread.
-"""
+"""`dragoman store`: lists, verifies, trims and empties the directory of prompts on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ _HEADER = ("MODEL", "SIZE", "BLOCKS", "FILES", "LAST USED", "KEPT UNTIL")
 
 @dataclass(slots=True)
 class _Kept:
-    """The stored prefixes of one model. `used_s`, `until_s`: seconds since the epoch, 0 = never used, no request to keep."""
+    """The stored prefixes of one model. `used_s`, `until_s`: seconds since the epoch, 0 = never used, not kept."""
 
     model: str
     bytes: int = 0
@@ -35,7 +31,6 @@ class _Kept:
     until_s: float = 0.0
 
     def add(self, one: SegmentFacts) -> None:
-        """Count a segment."""
         self.bytes += one.bytes
         self.blocks += one.blocks
         self.files += 1
@@ -43,7 +38,7 @@ class _Kept:
 
 
 def run(_: object, asked: StoreArguments, console: Console) -> int:
-    """Run the action. Returns the exit code: 0, 3 if something is damaged, 1 if the directory cannot be used."""
+    """Run the action. Returns the exit code: 0, or 3 if something is damaged. Raises: StoreError."""
     if not asked.prefix_store_dir.exists():
         console.stdout.write("[]\n" if asked.json else f"nothing is kept in {asked.prefix_store_dir}\n")
         return 0
@@ -55,7 +50,6 @@ def run(_: object, asked: StoreArguments, console: Console) -> int:
 
 
 def _done(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
-    """Run the action on the open store. Raises: StoreError."""
     before = store.stats()
     match asked.action:
         case "verify":

@@ -1,8 +1,4 @@
-"""The arguments and options of `dragoman chat` and `dragoman complete`; others are the server's, for a model loaded here.
-
-Does: read them off the command line, distinguish URL, model and prompt, list options for `--help`. Does not: read the
-server's options, call a model. Called by `main`.
-"""
+"""The arguments and options of `dragoman chat` and `dragoman complete`; others are the server's, for a local model."""
 
 from __future__ import annotations
 
@@ -71,7 +67,7 @@ See docs/terminal.md.
 
 @dataclass(frozen=True, slots=True)
 class ChatArguments:
-    """The arguments of `chat`. `prompt`: the only message, None = messages are typed. `parameters`: of the JSON body."""
+    """`prompt`: the only message, None = messages are typed. `parameters`: of the JSON body."""
 
     target: Target
     prompt: str | None
@@ -86,7 +82,7 @@ class ChatArguments:
 
 @dataclass(frozen=True, slots=True)
 class CompleteArguments:
-    """The arguments of `complete`. `prompt` None = the standard input; `logprobs` None = print the text alone."""
+    """`prompt` None = the standard input; `logprobs` None = print the text alone."""
 
     target: Target
     prompt: str | None
@@ -99,13 +95,11 @@ class CompleteArguments:
 
 
 def read_chat(words: ReadWords, _: Mapping[str, str]) -> ChatArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     prompt = _take_prompt(words, may_be_alone=False)
     return words.made(ChatArguments, target=_target(words), prompt=prompt, parameters=_parameters(words))
 
 
 def read_complete(words: ReadWords, _: Mapping[str, str]) -> CompleteArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     prompt = _take_prompt(words, may_be_alone=True)
     parameters = {"max_tokens": DEFAULT_MAX_TOKENS, **_parameters(words)}
     return words.made(CompleteArguments, target=_target(words), prompt=prompt, parameters=parameters)

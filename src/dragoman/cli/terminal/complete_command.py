@@ -1,8 +1,4 @@
-"""`dragoman complete`: continues a text, by a model loaded here or by a server.
-
-Does: read the prompt, print the answer as it comes, as JSON, or with log-probabilities. Does not: generate.
-Called by `main`, on the main thread.
-"""
+"""`dragoman complete`: continues a text, by a model loaded here or by a server, and prints it as it comes."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ INTERRUPTED = 130
 
 
 def run(config: Config | None, asked: CompleteArguments, console: Console) -> int:
-    """Print the continuation. Returns the exit code: 0, 1 without an answer, 130 if interrupted.
-
-    `config` None = a server at a URL.
-    """
+    """Print the continuation. Returns the exit code: 0, 1 without an answer, 130 if interrupted. `config` None = a URL."""
     screen = Screen(console.stdout, console.stderr, console.variables)
     prompt = _prompt(asked, sys.stdin, console.stderr)
     if not prompt:
@@ -59,7 +52,6 @@ def _prompt(asked: CompleteArguments, stdin: TextIO, stderr: TextIO) -> str:
 
 
 def _print(server: ModelServer, prompt: str, asked: CompleteArguments, screen: Screen) -> None:
-    """Print the answer. Raises: AskFailed."""
     body: dict[str, Any] = {"model": server.model, "prompt": prompt, **asked.parameters}
     if asked.logprobs is not None:
         body["logprobs"] = asked.logprobs

@@ -1,8 +1,4 @@
-"""The sampling parameters of the terminal commands, as options and for `/set`, by OpenAI's names.
-
-Does: list them with their allowed values, read one value. Does not: send or apply them; the server reports ignored ones.
-Used by the commands' arguments and by `/set`; the ranges are those of the OpenAI routes.
-"""
+"""The sampling parameters of the terminal commands, as options and for `/set`, named as in OpenAI's routes."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ class Stops:
     placeholder = "TEXT"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The texts. Raises: ValueError for an empty text or list."""
         found = json.loads(text) if text.lstrip().startswith("[") else [text]
         if not found or not all(isinstance(stop, str) and stop for stop in found):
             raise ValueError(text)
@@ -46,7 +41,6 @@ PARAMETERS = tuple(
     CommandOption(name, _OF_OTHER_KINDS.get(name) or parameter_kind(name), TABLE[name].effect.replace("`", ""))
     for name in _NAMES
 )
-"""All of them. None of them set = what the server takes where clients say nothing."""
 
 _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
@@ -69,5 +63,4 @@ def read_parameter(name: str, text: str) -> tuple[str, Any]:
 
 
 def sent(value: Any) -> Any:
-    """The value in a JSON body."""
     return list(value) if isinstance(value, tuple) else value

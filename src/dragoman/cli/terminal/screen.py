@@ -1,8 +1,4 @@
-"""Writes the output of `chat` and `complete`: answers, dim reasoning, tool calls, notes and errors.
-
-Does: escape control sequences in a model's text. Does not: know servers or conversations.
-Used by the terminal commands, on the main thread.
-"""
+"""Writes the output of `chat` and `complete`, with a model's control sequences escaped. Used on the main thread."""
 
 from __future__ import annotations
 
@@ -41,13 +37,11 @@ class Screen:
             self._has_status = True
 
     def content(self, text: str) -> None:
-        """Write a piece of the answer."""
         if self._is_dim and text:
             self._undim()
         self._write(text)
 
     def reasoning(self, text: str) -> None:
-        """Write a piece of reasoning."""
         if not self.is_terminal or not text:
             return
         if not self._is_dim:
@@ -56,7 +50,6 @@ class Screen:
         self._write(text)
 
     def tool_call(self, name: str, arguments: str) -> None:
-        """Write a tool call."""
         self.end_status()
         self.end_line()
         style, end = (_BOLD, _PLAIN) if self._has_styles else ("", "")
@@ -71,12 +64,10 @@ class Screen:
             self._write("\n")
 
     def say(self, text: str) -> None:
-        """Write one or more lines of the command itself."""
         self.end_line()
         self._write(text.rstrip("\n") + "\n")
 
     def dim(self, text: str) -> None:
-        """Write a dim note."""
         self.end_line()
         self._raw(_DIM)
         self._write(text)
@@ -91,7 +82,6 @@ class Screen:
         self._errors.flush()
 
     def end_status(self) -> None:
-        """Remove the status line."""
         if self._has_status:
             self._has_status = False
             self._stream.write(_WHOLE_LINE)

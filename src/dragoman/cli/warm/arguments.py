@@ -1,7 +1,4 @@
-"""The arguments and options of `dragoman warm`; all others are the server's, for the model.
-
-Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
-"""
+"""The arguments and options of `dragoman warm`; all others are the server's, for the model."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ anew. The exit code is 0, 3 if something could not be computed, 1 if nothing cou
 
 @dataclass(frozen=True, slots=True)
 class WarmArguments:
-    """The arguments of `warm`. `key`: names of callers, () = not specified."""
+    """`key`: names of callers, () = not specified."""
 
     files: tuple[Path, ...]
     model: str | None = option(Text("MODEL"), "the same as MODEL before the files")
@@ -39,7 +36,6 @@ class WarmArguments:
 
 
 def read_warm(words: ReadWords, _: Mapping[str, str]) -> WarmArguments | None:
-    """The arguments read from `words`, None if there are problems."""
     # The server's options may have values, so files go first.
     places = list(takewhile(lambda word: not word.startswith("-"), words.others))
     server = words.others[len(places) :]

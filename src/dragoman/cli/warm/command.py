@@ -1,10 +1,7 @@
-"""`dragoman warm`: computes beginnings of prompts into the store on disk in advance.
+"""`dragoman warm`: computes beginnings of prompts into the store on disk in advance. The engine writes to the disk.
 
-Does: load the model like `dragoman serve`, run the files' prompts, report the result. Does not: write to the disk (the
-engine does). Called by `main`, on the main thread.
-
-Requests go through the APIs' own dialects, template and tokenizer, and belong to their callers. So blocks have the names
-that a server's requests look for.
+Requests go through the APIs' own dialects, template and tokenizer, and belong to their callers. So blocks have the
+names that a server's requests look for. Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _numbers = count(1)
 
 
 class WarmError(Exception):
-    """Nothing can be computed; one line with the reason."""
+    pass
 
 
 FAILURES = (ConfigError, ModelError, ServerError, WarmError, OSError)
@@ -48,8 +45,6 @@ FAILURES = (ConfigError, ModelError, ServerError, WarmError, OSError)
 
 @dataclass(slots=True)
 class _Told:
-    """The result for one file."""
-
     prompts: int = 0
     tokens: int = 0
     found: int = 0
@@ -80,7 +75,6 @@ def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
 
 
 async def _warm(config: Config, asked: WarmArguments, callers: Sequence[str], console: Console) -> int:
-    """Compute with a loaded model. Returns the exit code. Raises: the errors that `run` reports."""
     num_errors = num_computed = 0
     async with local_model(config, console.display) as served:
         if not served.engine.capabilities.cache_keep:
@@ -112,7 +106,6 @@ def _why_not(config: Config) -> str:
 
 
 async def _read(served: ServedModel, path: Path, callers: Sequence[str], console: Console) -> _Told:
-    """Compute a file's prompts for each caller. Raises: OSError, EngineDead."""
     told, begin_s = _Told(), time.perf_counter()
     for place, name, body in _bodies(path):
         for caller in callers:
@@ -154,7 +147,6 @@ async def _computed(served: ServedModel, name: str, body: bytes, caller: str) ->
 
 
 def _written(served: ServedModel) -> int:
-    """Bytes written to the disk since the start."""
     return served.engine.stats().num_stored_written_bytes or 0
 
 

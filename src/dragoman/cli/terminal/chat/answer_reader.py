@@ -1,8 +1,4 @@
-"""Reads one streamed chat answer: pieces go to the screen, the whole to the conversation, and its pace is measured.
-
-Does: fold OpenAI's chunks of any server; measure. Does not: send calls or keep conversations.
-Used by `chat`, on the main thread.
-"""
+"""Reads one streamed chat answer of any server: pieces go to the screen, the whole to the conversation."""
 
 from __future__ import annotations
 
@@ -80,7 +76,6 @@ class ReadAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to keep."""
         return not self.content and not self.tool_calls
 
     def read(self, events: Iterable[Mapping[str, Any]], screen: Screen) -> None:

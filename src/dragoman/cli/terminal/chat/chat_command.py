@@ -1,7 +1,6 @@
 """`dragoman chat`: a conversation in the terminal, with a model loaded here or with a server.
 
-Does: open the model, read messages and /commands until the end, or answer the only message. Does not: generate.
-Called by `main`, on the main thread.
+Reads messages and /commands until the end, or answers the only message. Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ PROMPT, RESULT_PROMPT = "> ", "result of {}> "
 
 
 def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
-    """Run the conversation. Returns the exit code: 0, 1 without a model, or without an answer to the only message.
-
-    `config` None = a server at a URL.
-    """
+    """Run the conversation. Returns the exit code: 0, or 1 without an answer to the only message. `config` None = a URL."""
     conversation, tools = Conversation(asked.system), None
     with _citing("image", asked.image):
         if asked.image is not None:
@@ -56,10 +52,7 @@ def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
 
 
 def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
-    """Ollama's sampling for a model without its own defaults: at temperature 1 small models become incoherent.
-
-    Servers at a URL have their own defaults; the operator's options are the server's.
-    """
+    """Ollama's sampling for a model without its own defaults: at temperature 1 small models become incoherent."""
     if config is None or generation_defaults(config.model_dir):
         return {}
     operator = operator_sampling(config.sampling)
@@ -68,7 +61,6 @@ def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _citing(name: str, value: object) -> Iterator[None]:
-    """Turns an error about an option's file into AskFailed, with the option."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -76,7 +68,6 @@ def _citing(name: str, value: object) -> Iterator[None]:
 
 
 def _answer_one(session: ChatSession, prompt: str | None) -> int:
-    """Answer the only message: the prompt, else the whole standard input. Returns the exit code."""
     text = sys.stdin.read().strip() if prompt is None else prompt
     if not text:
         session.screen.error("the standard input: must hold a message, as it is no terminal")

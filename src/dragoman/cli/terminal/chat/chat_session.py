@@ -1,8 +1,4 @@
-"""One conversation with a model: sends it, shows and keeps the answers.
-
-Does: call the server, stop on Ctrl-C, take back unanswered messages. Does not: read the terminal, or know /commands.
-Used by `chat`, on the main thread.
-"""
+"""One conversation with a model: sends it, shows and keeps the answers. Stops on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from dragoman.cli.terminal.servers.answers import CHAT_PATH, AskFailed, ModelSer
 
 
 class ChatSession:
-    """A conversation with its server and parameters. `parameters`: further fields of each call."""
+    """A conversation with its server. `parameters`: further fields of each call."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""A conversation in the form of OpenAI's API: messages, and attachments of the next one.
-
-Does: build messages with text and pictures, add answers, write and read files. Does not: call a model, or show anything.
-Used by `chat`, on the main thread.
-"""
+"""A conversation in the form of OpenAI's API: messages, and attachments of the next one. Calls no model."""
 
 from __future__ import annotations
 
@@ -33,11 +29,9 @@ class Conversation:
 
     @property
     def pictures(self) -> list[Path]:
-        """The pictures of the next message."""
         return [path for path, _ in self._pictures]
 
     def sent(self) -> list[dict[str, Any]]:
-        """The messages for a call."""
         return [*([{"role": "system", "content": self.system}] if self.system else []), *self.messages]
 
     def attach(self, path: Path) -> None:
@@ -68,7 +62,6 @@ class Conversation:
         return []
 
     def answer(self, content: str, tool_calls: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Add the model's message."""
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if tool_calls:
             message["tool_calls"] = list(tool_calls)
@@ -95,12 +88,10 @@ class Conversation:
         return True
 
     def clear(self) -> None:
-        """Forget all but the system's message."""
         self.messages.clear()
         self._pictures.clear()
 
     def save(self, path: Path) -> None:
-        """Write the messages to a new file. Raises: OSError."""
         with path.open("x", encoding="utf-8") as file:
             json.dump({"messages": self.sent()}, file, ensure_ascii=False, indent=2)
             file.write("\n")
@@ -134,7 +125,6 @@ def read_tools(path: Path) -> list[Any]:
 
 
 def _read_messages(text: str) -> list[dict[str, Any]]:
-    """The messages. Raises: ValueError with what is allowed."""
     try:
         value = json.loads(text)
     except ValueError as error:

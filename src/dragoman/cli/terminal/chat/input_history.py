@@ -1,8 +1,4 @@
-"""The history of typed entries, kept in a file that only its owner can read.
-
-Does: read and write it: one line of JSON per entry, the oldest first. Does not: edit lines or read the terminal.
-Used by the line editors of `chat`, on the main thread.
-"""
+"""Keeps typed entries in a file that only its owner can read: one line of JSON per entry, the oldest first."""
 
 from __future__ import annotations
 
@@ -24,10 +20,9 @@ def history_path(environ: Mapping[str, str]) -> Path | None:
 
 
 class InputHistory:
-    """The entries. `problem`: the reason why they are not kept, "" = they are."""
+    """The entries. `problem`: the reason why they are not kept, "" = they are. `path` None = keep nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None = keep nothing. An unreadable file gives no entries, and sets `problem`."""
         self.entries: list[str] = []
         self.problem = ""
         self._path = path
@@ -38,7 +33,6 @@ class InputHistory:
                 self._give_up(error)
 
     def add(self, entry: str) -> None:
-        """Add an entry, unless it repeats the last one."""
         if not entry.strip() or (self.entries and self.entries[-1] == entry):
             return
         self.entries.append(entry)

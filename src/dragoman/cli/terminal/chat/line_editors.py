@@ -1,8 +1,4 @@
-"""Reads typed messages: by the line editor of the extra `dragoman[terminal]`, else by readline.
-
-Does: edit, recall earlier entries, join the lines of one message. Does not: understand them.
-Used by `chat` on the main thread, when the standard input is a terminal.
-"""
+"""Reads typed messages: by the line editor of the extra `dragoman[terminal]`, else by readline."""
 
 from __future__ import annotations
 
@@ -31,21 +27,13 @@ class Dropped(Exception):
 
 
 class LineEditor(Protocol):
-    """Reads single entries."""
-
     def read(self, prompt: str) -> str:
-        """One entry, of several lines if the editor supports that.
-
-        Raises: EOFError for Ctrl-D, Dropped for Ctrl-C after some text, KeyboardInterrupt for Ctrl-C at an empty prompt.
-        """
+        """One entry. Raises: EOFError for Ctrl-D; for Ctrl-C Dropped after some text, else KeyboardInterrupt."""
         ...
 
 
 def read_message(editor: LineEditor, history: InputHistory, prompt: str) -> str:
-    """One message: an entry, and further ones if it ends with a backslash or begins with three quotes.
-
-    Raises: as `LineEditor.read`.
-    """
+    """One message: an entry, and further ones if it ends with a backslash or begins with three quotes."""
     text = _joined(editor, editor.read(prompt))
     history.add(text)
     return text
@@ -63,7 +51,6 @@ def _joined(editor: LineEditor, entry: str) -> str:
 
 
 def _further(editor: LineEditor) -> str:
-    """A further line of a message. Raises: Dropped for Ctrl-C, EOFError."""
     try:
         return editor.read(MORE)
     except KeyboardInterrupt:
@@ -79,8 +66,6 @@ def open_editor(history: InputHistory, complete: Complete) -> tuple[LineEditor, 
 
 
 class PlainEditor:
-    """Reads by `input`, with readline if available."""
-
     def __init__(self, history: InputHistory) -> None:
         self._history = history
         try:
@@ -95,7 +80,6 @@ class PlainEditor:
             readline.add_history(entry)
 
     def read(self, prompt: str) -> str:
-        """See `LineEditor`."""
         try:
             entry = input(prompt)
         except KeyboardInterrupt:
@@ -109,10 +93,9 @@ class PlainEditor:
 
 
 class FullEditor:
-    """Reads by prompt_toolkit: Esc-Enter begins another line, Tab completes commands."""
+    """Reads by prompt_toolkit: Esc-Enter begins another line, Tab completes commands. Raises: ImportError."""
 
     def __init__(self, history: InputHistory, complete: Complete) -> None:
-        """Raises: ImportError if the extra is not installed."""
         from prompt_toolkit import PromptSession
 
         self._session: PromptSession[str] = PromptSession(
@@ -125,7 +108,6 @@ class FullEditor:
         )
 
     def read(self, prompt: str) -> str:
-        """See `LineEditor`."""
         try:
             return self._session.prompt(prompt)
         except KeyboardInterrupt:
@@ -167,6 +149,8 @@ def _shared_history(kept: InputHistory) -> History:
     from prompt_toolkit.history import History
 
     class Kept(History):
+        """The two methods that do nothing leave it to `read_message` to add the whole message."""
+
         async def load(self) -> AsyncGenerator[str, None]:
             for entry in reversed(kept.entries):
                 yield entry
@@ -174,13 +158,11 @@ def _shared_history(kept: InputHistory) -> History:
         def get_strings(self) -> list[str]:
             return list(kept.entries)
 
-        def append_string(self, string: str) -> None:
-            """Do nothing: `read_message` adds the whole message."""
+        def append_string(self, string: str) -> None: ...
 
         def load_history_strings(self) -> Iterable[str]:
             return reversed(kept.entries)
 
-        def store_string(self, string: str) -> None:
-            """Do nothing, likewise."""
+        def store_string(self, string: str) -> None: ...
 
     return Kept()

@@ -1,7 +1,4 @@
-"""The /commands of `chat`.
-
-Does: list, complete and carry them out. Does not: read the terminal. Used by `chat`, on the main thread.
-"""
+"""The /commands of `chat`: lists, completes and runs them, on the main thread."""
 
 from __future__ import annotations
 
@@ -50,7 +47,6 @@ def run_command(session: ChatSession, text: str) -> bool:
 
 
 def completions(before: str) -> Iterator[str]:
-    """The possible completions of a line that begins with `before`."""
     if not before.startswith("/"):
         return
     lines = [*COMMANDS, "/exit", *(f"/set {parameter.name}" for parameter in PARAMETERS)]

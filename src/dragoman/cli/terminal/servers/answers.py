@@ -1,8 +1,4 @@
-"""Calls to a server with OpenAI's API, remote or local, and their answers.
-
-Does: define the protocols, split an event stream, word errors on one line. Does not: open connections or load models.
-Used by the terminal commands, on the main thread.
-"""
+"""Calls to a server with OpenAI's API, remote or local, and their answers, on the main thread."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ class AskFailed(Exception):
 
 
 class Answer(Protocol):
-    """An incoming answer. `close` before its end cancels the request."""
+    """An incoming answer. `close` before its end cancels the request; a second one does nothing."""
 
     status: int
 
@@ -30,9 +26,7 @@ class Answer(Protocol):
         """The body as it arrives. Raises: AskFailed if it breaks off."""
         ...
 
-    def close(self) -> None:
-        """End the answer; a second call does nothing."""
-        ...
+    def close(self) -> None: ...
 
 
 class ModelServer(Protocol):
@@ -49,9 +43,7 @@ class ModelServer(Protocol):
         """Post `body`, or get without one. Raises: AskFailed if no server is there."""
         ...
 
-    def close(self) -> None:
-        """Release the server."""
-        ...
+    def close(self) -> None: ...
 
 
 def read_json(server: ModelServer, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -89,7 +81,6 @@ def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
 
 
 def refusal(status: int, raw: bytes) -> str:
-    """One line on a server's refusal."""
     try:
         text = _error_text(json.loads(raw))
     except ValueError:

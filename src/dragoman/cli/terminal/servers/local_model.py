@@ -1,7 +1,6 @@
 """A model in this process, behind a server's application without a port.
 
-Does: load it, pass calls to the application, receive answers. Does not: know calls. The model and its event loop run on a
-separate thread; calls come from the main thread, where Ctrl-C ends a wait.
+The model and its event loop run on a separate thread; calls come from the main thread, where Ctrl-C ends a wait.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ _END = None
 
 
 class LocalAnswer:
-    """An answer of the application in this process."""
+    """An answer of the application. The constructor waits for the head. Raises: AskFailed if the call ends without one."""
 
     def __init__(self, app: App, scope: _Message, body: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the call, and wait for the head. Raises: AskFailed if the call ends without one."""
         self._messages: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._loop = loop
         self._gone = asyncio.Event()
@@ -48,7 +46,6 @@ class LocalAnswer:
         self.status = int(head["status"])
 
     def chunks(self) -> Iterator[bytes]:
-        """See `Answer`."""
         while (message := self._messages.get()) is not _END:
             if message["type"] == CUT_EXTENSION:
                 raise AskFailed("the answer broke off")
@@ -56,7 +53,7 @@ class LocalAnswer:
                 yield message.get("body", b"")
 
     def close(self) -> None:
-        """See `Answer`; returns when the request has ended."""
+        """Returns when the request has ended."""
         self._loop.call_soon_threadsafe(self._gone.set)
         self._call.exception()
 
@@ -78,10 +75,9 @@ class LocalAnswer:
 
 
 class LocalModel:
-    """The model of a configuration; the constructor loads it. Call `close` at the end."""
+    """The model of a configuration; the constructor loads it. Raises: ConfigError, ModelError, EngineDead."""
 
     def __init__(self, config: Config, progress: Progress) -> None:
-        """Raises: ConfigError, ModelError, EngineDead."""
         self.model = config.name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-terminal", daemon=True)
@@ -95,7 +91,6 @@ class LocalModel:
         self.label = f"in this process ({', '.join(self._composed.facts)})"
 
     def send(self, path: str, body: Mapping[str, Any] | None = None) -> LocalAnswer:
-        """See `ModelServer`."""
         whole_path = _BASE_PATH + path
         scope: _Message = {
             "type": "http",
@@ -109,7 +104,6 @@ class LocalModel:
         return LocalAnswer(self._app, scope, b"" if body is None else json.dumps(body).encode(), self._loop)
 
     def close(self) -> None:
-        """See `ModelServer`; frees all memory."""
         self._wait(self._composed.served.engine.shutdown(0.0))
         self._composed.close()
         self._stop_loop()
@@ -130,6 +124,5 @@ class LocalModel:
 
 
 async def _built(config: Config, progress: Progress) -> tuple[ComposedModel, App]:
-    """The model and its application, which needs no keys without a port. Raises: errors of loading."""
     composed = await build_served_model(config, progress)
     return composed, local_app(composed.served, config.server)

@@ -1,7 +1,4 @@
-"""Opens the server of a terminal command: at a URL, or a model in this process.
-
-Does: load with progress; errors on one line each. Does not: send calls. Called by the terminal commands at their start.
-"""
+"""Opens the server of a terminal command: at a URL, or a model in this process."""
 
 from __future__ import annotations
 

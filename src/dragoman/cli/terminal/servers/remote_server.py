@@ -1,7 +1,4 @@
-"""A server at a URL.
-
-Does: call it over HTTP, list its models. Does not: know calls. Used on the main thread, where Ctrl-C ends a wait.
-"""
+"""A server at a URL, called over HTTP on the main thread, where Ctrl-C ends a wait."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ class RemoteAnswer:
         self._url = url
 
     def chunks(self) -> Iterator[bytes]:
-        """See `Answer`."""
         try:
             while piece := self._response.read1(_CHUNK_BYTES):
                 yield piece
@@ -37,15 +33,16 @@ class RemoteAnswer:
             raise AskFailed(f"the answer of {self._url} broke off: {error!r}") from None
 
     def close(self) -> None:
-        """See `Answer`."""
         self._response.close()
 
 
 class RemoteServer:
-    """The server at `url`, with or without the version in its path."""
+    """The server at `url`, with or without the version in its path. `model` None = the first of the server's list.
+
+    Raises: AskFailed for an empty list or an unreachable server.
+    """
 
     def __init__(self, url: str, model: str | None, key: str) -> None:
-        """`model` None = the first of the server's list. Raises: AskFailed for an empty list or an unreachable server."""
         self.label = url
         self._base = url if urlsplit(url).path.strip("/") else f"{url}/v1"
         self._headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
@@ -55,7 +52,6 @@ class RemoteServer:
         self.model = model or self._first_model()
 
     def send(self, path: str, body: Mapping[str, Any] | None = None) -> RemoteAnswer:
-        """See `ModelServer`."""
         url = self._base + path
         data = None if body is None else json.dumps(body).encode()
         try:
@@ -66,8 +62,7 @@ class RemoteServer:
         except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
             raise AskFailed(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
 
-    def close(self) -> None:
-        """See `ModelServer`; connections end with their answers."""
+    def close(self) -> None: ...
 
     def _first_model(self) -> str:
         try:
@@ -81,7 +76,6 @@ class RemoteServer:
 
 
 def model_names(server: ModelServer) -> list[str]:
-    """The names in the server's list of models. Raises: AskFailed."""
     return [str(entry["id"]) for entry in _listed_models(server)]
 
 
