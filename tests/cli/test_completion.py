@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.commands import COMMANDS
-from dragoman.cli.completion.words import command_words
+from dragoman.cli.completion_command import command_words
 from dragoman.cli.terminal.parameters import PARAMETERS
 from dragoman.config.kinds import Integer, Number
 from dragoman.server.apis.openai_wire.fields import BOUNDS

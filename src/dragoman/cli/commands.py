@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dragoman.cli.command_options import Command
 
+FAILED, USAGE_ERROR = 1, 2
+INTERRUPTED = 130  # the usual exit code after Ctrl-C
 _COLUMN = 40  # of a command's purpose
 
 
@@ -55,7 +57,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
     "doctor": CommandPlace("[MODEL] [options]", "what would run here and how fast, what is wrong, and how to mend it",
         "doctor.arguments:COMMAND"),
     "completion": CommandPlace("bash|zsh|fish", "a script by which a shell completes these commands",
-        "completion.completion_command:COMMAND"),
+        "completion_command:COMMAND"),
 }  # fmt: skip
 """In the order of `--help`."""
 

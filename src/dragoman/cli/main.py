@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dragoman import __version__
-from dragoman.cli.commands import COMMANDS, CommandPlace, command_at, overview
+from dragoman.cli.commands import COMMANDS, INTERRUPTED, USAGE_ERROR, CommandPlace, command_at, overview
 
 if TYPE_CHECKING:  # commands import their needs when they run, so that `--help` is fast
     from dragoman.config.run_time import ModelStore
     from dragoman.config.several import Resolved
 
 LEAST_PYTHON = (3, 11)  # as in pyproject.toml
-USAGE_ERROR = 2  # the usual exit code for wrong arguments
-INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
 
 _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
@@ -174,18 +172,14 @@ def _run_server(command: str, words: list[str]) -> int:
     from dragoman.config.run_time import ModelStore
 
     store = ModelStore(resolved.store, resolved.process, given, environ, demo_model_dir(), is_named=resolved.is_named)
-    return _serve(resolved, store)
-
-
-def _serve(resolved: Resolved, store: ModelStore) -> int:
-    gc.disable()
+    gc.disable()  # until the server is ready: looking repeatedly through the objects of a start takes a fifth of a second
     try:
-        return _serve_models(resolved, store)
+        return _serve(resolved, store)
     finally:
         gc.enable()
 
 
-def _serve_models(resolved: Resolved, store: ModelStore) -> int:
+def _serve(resolved: Resolved, store: ModelStore) -> int:
     from dragoman.cli.placing import choose_cores
 
     problem = choose_cores(resolved.process)  # before the runtime is imported

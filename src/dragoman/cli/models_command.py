@@ -12,7 +12,8 @@ from typing import TextIO
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.command_options import Command, ReadWords, option, options_of
-from dragoman.cli.run_command import FAILED, Console
+from dragoman.cli.commands import FAILED
+from dragoman.cli.run_command import Console
 from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Switch
 from dragoman.config.resolve import ConfigError, given_options

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.command_options import Command, CommandOption, ReadWords
+from dragoman.cli.commands import INTERRUPTED
 from dragoman.cli.progress import note_to
 from dragoman.cli.run_command import Console
 from dragoman.config.kinds import Text
@@ -16,7 +17,6 @@ from dragoman.hub.errors import HubError
 from dragoman.hub.names import HubModel, hub_model
 
 FAILURES = (HubError,)
-INTERRUPTED = 130
 _FORM = "a name on the hub, as in ORG/NAME or ORG/NAME@REVISION"
 
 _USAGE = """\

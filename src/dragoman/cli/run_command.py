@@ -7,10 +7,8 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from dragoman.cli.command_options import Command, ReadWords
+from dragoman.cli.commands import FAILED, USAGE_ERROR
 from dragoman.cli.progress import ProgressDisplay
-
-FAILED = 1
-USAGE_ERROR = 2  # the usual exit code for wrong arguments
 
 
 class Console:

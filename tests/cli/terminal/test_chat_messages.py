@@ -17,9 +17,8 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.terminal.chat import chat_command
-from dragoman.cli.terminal.servers.answers import ModelServer
+from dragoman.cli.terminal.servers.answers import ModelServer, Target
 from dragoman.cli.terminal.servers.opening import open_server
-from dragoman.cli.terminal.servers.target import Target
 from dragoman.config.resolve import Config, demo_model_dir
 from tests.support.scripted_chat_server import ScriptedChatServer, said, scripted_chat_server
 from tests.support.tables import table

@@ -7,18 +7,57 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TextIO
 
 from dragoman.cli.bench.arguments import BenchArguments
-from dragoman.cli.bench.progress import BenchDisplay
 from dragoman.cli.command_options import cite
+from dragoman.cli.commands import FAILED, INTERRUPTED
 from dragoman.cli.run_command import Console
 from dragoman.tools.bench.errors import BenchError, OptionError
+from dragoman.tools.bench.loops import Run
 from dragoman.tools.bench.plot import draw
 from dragoman.tools.bench.report import report_json, report_text
 from dragoman.tools.bench.sweep import Benchmark, Report
 
-FAILED = 1
-INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
+_CLEAR_LINE = "\r\x1b[K"
+_WIDTH = 24  # of the bar
+
+
+class BenchDisplay:
+    """A callback (label, run) that writes to `stream`, several times a second, on the event loop."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._shown: tuple[str, Run] | None = None
+
+    def __call__(self, label: str, run: Run) -> None:
+        if self._shown is not None and self._shown[1] is not run:
+            self.finish()
+        self._shown = (label, run)
+        if self._is_terminal:
+            done = round(_WIDTH * run.fraction)
+            bar = "#" * done + "-" * (_WIDTH - done)
+            minutes, seconds = divmod(int(run.duration_s), 60)
+            counts = f"{_counts(run)}, {run.running} running, {minutes}:{seconds:02}"
+            self._write(f"{_CLEAR_LINE}  {label} [{bar}] {run.fraction:4.0%} {counts}")
+
+    def finish(self) -> None:
+        """End the shown run's line, with its result if it counts."""
+        if self._shown is None:
+            return
+        (label, run), self._shown = self._shown, None
+        start = _CLEAR_LINE if self._is_terminal else ""
+        line = f"  {label}: {_counts(run)} in {run.duration_s:.1f} s\n" if run.is_counted else ""
+        self._write(start + line)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _counts(run: Run) -> str:
+    return f"{len(run.samples) - run.failed} answered, {run.failed} failed"
 
 
 def run(_: object, asked: BenchArguments, console: Console) -> int:

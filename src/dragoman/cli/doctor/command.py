@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.cli.commands import FAILED
 from dragoman.cli.doctor.arguments import DoctorArguments
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
@@ -20,7 +21,6 @@ from dragoman.tools.doctor.findings import Places
 from dragoman.tools.doctor.report import prevents_serving, report_json, report_text
 from dragoman.tools.doctor.storage import Cache
 
-FAILED = 1
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # the default if options cannot be resolved
 
 
@@ -84,12 +84,32 @@ def _caches(config: Config | None, environ: Mapping[str, str]) -> tuple[Cache, .
 
 
 def _tell(read: _Read, available: int) -> ToldModel:
+    """The facts of the model, or the problem with it, without loading it. `available`: bytes of memory."""
     if read.config is None:
         return ToldModel("could not be resolved", read.problem)
     if read.num_models != 1:
         return ToldModel(f"{read.num_models} models would be served; name one of them for its memory and speed")
     try:
-        from dragoman.cli.doctor.model import tell_model
+        from dragoman.host import loading
+        from dragoman.models import ModelError
+        from dragoman.tools.doctor.expected import expected_model
     except (ImportError, OSError) as error:
         return ToldModel("cannot be examined", f"the server cannot be imported: {error}")
-    return tell_model(read.config, available)
+
+    config, where = read.config, f"{read.config.name} in {read.config.model_dir}"
+    try:
+        if config.engine.engine != "rolling":
+            return ToldModel(f"{where}, run by the engine {config.engine.engine}, which is not examined")
+        if not loading.has_model(config):
+            return ToldModel(where, f"there is no model in {config.model_dir}")
+        needs, problem = loading.memory_needs(config), ""
+        try:
+            loading.check_room(config.name, needs, available)
+        except ModelError as error:
+            problem = str(error)
+        if not loading.generates(config):
+            return ToldModel(f"{where}: embeds or scores texts; needs {needs.least >> 20} MiB", problem)
+        with loading.citing(config):
+            return ToldModel(expected_model(config.name, loading.engine_setup(config), needs, available), problem)
+    except (ConfigError, ModelError, OSError) as error:
+        return ToldModel(where, str(error))

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dragoman.cli.command_options import cite
+from dragoman.cli.commands import USAGE_ERROR
 from dragoman.cli.eval.arguments import DEFAULT_WINDOW, EvalArguments
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.run_command import USAGE_ERROR, Console
+from dragoman.cli.run_command import Console
 from dragoman.cli.server_words import read_one_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import check_rolling, citing, engine_setup

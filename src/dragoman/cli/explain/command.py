@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from dragoman.cli.commands import FAILED
 from dragoman.cli.explain.arguments import ExplainArguments
 from dragoman.cli.local_app import local_model, registry_of
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.run_command import FAILED, Console
+from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import EngineDead, ServerError
 from dragoman.host.settings import server_config

@@ -80,8 +80,8 @@ def _costs(config: Config, asked: PlanArguments, replica: Replica, display: Prog
             problem = f"was measured for {costs.model}, with other files, types, threads or another release"
             raise CostsError(f"{problem}; must be another file, or one that does not exist yet")
         return costs
-    if asked.costs is not None:
-        _check_place(asked.costs)
+    if asked.costs is not None and not asked.costs.parent.is_dir():  # before a measurement
+        raise CostsError(f"must be a file in an existing directory, {asked.costs.parent} does not exist")
     costs = (
         _logged(asked.costs_from) if asked.costs_from is not None else _measured(config, asked, replica, display, note)
     )
@@ -118,11 +118,6 @@ def _measured(
             answered = asyncio.run(ask_all(HttpService(server.url, config.name, replica.vocab_size), cases, display))
         display.finish()
         return costs_of(logged_steps(step_log), answered)
-
-
-def _check_place(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise CostsError(f"must be a file in an existing directory, {path.parent} does not exist")
 
 
 @contextmanager

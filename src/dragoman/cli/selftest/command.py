@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.cli.run_command import FAILED, Console
+from dragoman.cli.commands import FAILED
+from dragoman.cli.run_command import Console
 from dragoman.cli.selftest.arguments import SelftestArguments
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ServerError

@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.cli.arguments import FLAG_KEYS, SOURCE, is_truth
 from dragoman.cli.command_options import Command, CommandOption, ReadWords, as_url, is_url, option, options_of
 from dragoman.cli.terminal.parameters import PARAMETERS, sent
-from dragoman.cli.terminal.servers.target import Target
+from dragoman.cli.terminal.servers.answers import Target
 from dragoman.config.bundled import bundled_or
 from dragoman.config.kinds import FilePath, Integer, Switch, Text, Urls
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS

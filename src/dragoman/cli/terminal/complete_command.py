@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
+from dragoman.cli.commands import FAILED, INTERRUPTED
 from dragoman.cli.run_command import Console
 from dragoman.cli.terminal.arguments import CompleteArguments
 from dragoman.cli.terminal.screen import Screen
 from dragoman.cli.terminal.servers.answers import COMPLETIONS_PATH, AskFailed, ModelServer, events, read_json
 from dragoman.cli.terminal.servers.opening import open_server
 from dragoman.config.resolve import Config
-
-FAILED = 1
-INTERRUPTED = 130
 
 
 def run(config: Config | None, asked: CompleteArguments, console: Console) -> int:

@@ -17,8 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.batch.requests import numbered_lines
+from dragoman.cli.commands import FAILED
 from dragoman.cli.local_app import local_model
-from dragoman.cli.run_command import FAILED, Console
+from dragoman.cli.run_command import Console
 from dragoman.cli.warm.arguments import WarmArguments
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import EngineDead, ServerError

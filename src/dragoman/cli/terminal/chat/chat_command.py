@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dragoman.cli.command_options import cite
-from dragoman.cli.run_command import FAILED, Console
+from dragoman.cli.commands import FAILED
+from dragoman.cli.run_command import Console
 from dragoman.cli.terminal.arguments import ChatArguments
 from dragoman.cli.terminal.chat.chat_session import ChatSession
 from dragoman.cli.terminal.chat.conversation import Conversation, read_tools

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 CHAT_PATH, COMPLETIONS_PATH, MODELS_PATH = "/chat/completions", "/completions", "/models"
 MAX_ERROR_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server to ask. `url` None = a model loaded here. `model` None = the first. `key_variable`: of the environment."""
+
+    url: str | None = None
+    model: str | None = None
+    key_variable: str = ""
 
 
 class AskFailed(Exception):

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.terminal.servers.answers import AskFailed, ModelServer
+from dragoman.cli.terminal.servers.answers import AskFailed, ModelServer, Target
 from dragoman.cli.terminal.servers.remote_server import RemoteServer
-from dragoman.cli.terminal.servers.target import Target
 from dragoman.config.resolve import Config, ConfigError
 
 

@@ -1,15 +1,92 @@
-"""Writes self-contained completion scripts for bash, zsh and fish, which run no Python."""
+"""`dragoman completion`: prints a script by which bash, zsh or fish completes the commands. The scripts run no Python."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from dragoman.cli.completion.words import ANYTHING, NOTHING, NUMBER, WORDS, CommandWords, OptionWords
+from dragoman.cli.command_options import Command, ReadWords
+from dragoman.cli.commands import COMMANDS, CommandPlace, command_at
+from dragoman.cli.run_command import Console
+from dragoman.config.bundled import BUNDLED
+from dragoman.config.kinds import Choice, Integer, Kind, Number, Some, Switch
+from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
 HELP_WIDTH = 72
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_./:=,+@-]")
+
+_USAGE = """\
+usage: dragoman completion bash|zsh|fish
+
+Prints a script by which that shell completes the commands, their options and what these allow. Completing starts no Python.
+After an upgrade of dragoman, write it again.
+
+  dragoman completion bash > ~/.local/share/bash-completion/completions/dragoman
+  dragoman completion zsh > ~/.zfunc/_dragoman          (with `fpath+=~/.zfunc` before compinit in ~/.zshrc)
+  dragoman completion fish > ~/.config/fish/completions/dragoman.fish
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionWords:
+    """One option. `takes`: no value, one of `words`, a number, or any text, perhaps a file."""
+
+    flag: str
+    help: str
+    takes: str
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandWords:
+    """One command. `words`: the allowed words besides options and files."""
+
+    name: str
+    summary: str
+    options: tuple[OptionWords, ...]
+    words: tuple[str, ...] = ()
+
+
+NOTHING, WORDS, NUMBER, ANYTHING = "nothing", "words", "number", "anything"
+
+
+def command_words() -> list[CommandWords]:
+    return [_command(name, place) for name, place in COMMANDS.items()]
+
+
+def _command(name: str, place: CommandPlace) -> CommandWords:
+    found = command_at(place)
+    rows = [] if found is None else [(one.flag, one.help, one.kind, one.default) for one in found.options]
+    words = () if found is None else found.words
+    if found is None or found.takes_server_options:
+        rows += [(one.flag, one.row.help, one.row.kind, one.default) for one in SERVER_OPTIONS if one.flag]
+        words = tuple(BUNDLED)
+    options = {option.flag: option for row in rows for option in _options(*row)}
+    for flag, about in (*place.flags.items(), ("--help", "how it is used")):
+        options[flag] = OptionWords(flag, about, NOTHING)
+    return CommandWords(name, place.summary, tuple(options.values()), words)
+
+
+def _options(flag: str, help_text: str, kind: Kind, default: object) -> Iterator[OptionWords]:
+    """The option, and its `--no-` form if it is on by default."""
+    yield _option(flag, help_text, kind)
+    if isinstance(kind, Switch) and default is True:
+        yield OptionWords("--no-" + flag.removeprefix("--"), "not so", NOTHING)
+
+
+def _option(flag: str, help_text: str, kind: Kind) -> OptionWords:
+    text = " ".join(help_text.split()).partition(". ")[0].partition(" [")[0].rstrip(".")
+    match kind:
+        case Switch():
+            return OptionWords(flag, text, NOTHING)
+        case Integer() | Number():
+            return OptionWords(flag, text, NUMBER)
+        case Choice() | Some():
+            return OptionWords(flag, text, WORDS, kind.words)
+    words = getattr(kind, "words", ())
+    return OptionWords(flag, text, WORDS if words else ANYTHING, tuple(words))
 
 
 def bash_script(commands: Sequence[CommandWords]) -> str:
@@ -154,3 +231,18 @@ def _quoted(text: str) -> str:
     if text and not _UNSAFE.search(text):
         return text
     return "'" + text.replace("'", "'\\''") + "'"
+
+
+def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
+    shell = " ".join(words.others)
+    if shell not in SCRIPTS:
+        words.problems.append(f"completion: {shell or 'nothing'}: must be one shell of {', '.join(SCRIPTS)}")
+    return shell
+
+
+def run(_: object, shell: str, console: Console) -> int:
+    console.stdout.write(SCRIPTS[shell](command_words()))
+    return 0
+
+
+COMMAND = Command(_USAGE, (), read_completion, "dragoman.cli.completion_command", words=tuple(SCRIPTS))

@@ -1,1 +1,0 @@
-"""`dragoman completion`: completion scripts for shells."""
