@@ -1,7 +1,4 @@
-"""Puts a rolling engine together from a loaded model: runner, sampler, proposers, limits.
-
-Does: connect. Does not: load, or choose sizes. Called by the factory, on a worker thread.
-"""
+"""Puts a rolling engine together from a loaded model. Called by the factory, on a worker thread."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def assemble(
     tools: EngineTools,
     stored: Stored | None = None,
 ) -> RollingEngine:
-    """The engine, not started yet, which closes `stored`. Allocates the cache: `num_blocks` of each kind.
-
-    Raises: EngineOptionError if the draft model does not fit, or the step log cannot be written.
-    """
+    """The engine, not started yet, which closes `stored`. Raises: EngineOptionError."""
     table = bank = None
     if model.adapters is not None:
         slots, rank = adapter_slots(options, model.adapters)
@@ -83,11 +77,7 @@ def _proposers(
 
 
 def _context_share(model: LoadedModel) -> float:
-    """The estimated cost of a token of context, as a share of a step with one token.
-
-    Both wait for memory, attention with a smaller part of its bandwidth (measured). The estimate assumes the weights of a
-    usual transformer of that width and depth.
-    """
+    """The cost of a token of context, as a share of a step with one token: both wait for memory (measured)."""
     facts, profile = model.facts, model.profile
     matrices = 12 * facts.hidden_size**2 * len(facts.layers) + facts.vocab_size * facts.hidden_size
     weights = matrices * _WEIGHT_BYTES.get(profile.weights.stored_type, 2.0)
@@ -95,7 +85,6 @@ def _context_share(model: LoadedModel) -> float:
 
 
 def _guesses_freely(model: LoadedModel) -> bool:
-    """True if the model can take tokens back without extra memory."""
     return not (model.facts.state_layers or model.facts.convolution_layers)
 
 

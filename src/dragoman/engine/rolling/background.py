@@ -1,13 +1,8 @@
-"""Limits background requests to a small part of the time while others run.
+"""Limits background requests to a small part of the time while others run. On the engine thread.
 
-Does: learn how much rows and prompt tokens of the background lengthen a step, and decide how many the next step may have.
-Does not: schedule, or read a clock. Called by the scheduler, on the engine thread only.
-
-Steps of other requests earn a part of their time, which pays for the background's extra time. So free rows, as the second of
-a step often is, run in every step, and expensive ones as often as earned.
-
-Other requests may lose a twentieth of their time. The earned part is smaller, because the background also slows the steps
-between its own, which is not measured.
+Steps of other requests earn a part of their time, which pays for the background's extra time: free rows run in every
+step, expensive ones as often as earned. Others may lose a twentieth of their time; less is earned, as the background
+also slows the steps between its own.
 """
 
 from __future__ import annotations
@@ -34,7 +29,6 @@ class Room:
     token_s: float
 
     def num_tokens(self, *, is_decoding: bool) -> int:
-        """The number of tokens of one sequence that the step may still compute."""
         if self.seconds < 0:
             return 0
         if is_decoding:
@@ -43,14 +37,11 @@ class Room:
         return 0 if most < _LEAST_PIECE else int(min(most, 1 << 30))
 
     def take(self, num_tokens: int, *, is_decoding: bool) -> None:
-        """Subtract the cost of `num_tokens` tokens of one sequence."""
         self.seconds -= num_tokens * (self.row_s if is_decoding else self.token_s)
 
 
 @dataclass(slots=True, frozen=True)
 class StepParts:
-    """The work of a step for others and for the background: decode rows and prompt tokens."""
-
     num_rows: int
     num_prompt_tokens: int
     num_background_rows: int
@@ -67,7 +58,6 @@ class BackgroundAccount:
         self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
 
     def room_beside(self, num_rows: int, prompt_token_s: float) -> Room:
-        """The background's room in the next step, beside `num_rows` decode rows of others."""
         plain_s = self._plain_s(num_rows)
         if num_rows and not plain_s:  # measure such a step first
             return Room(-1.0, 0.0, 0.0)
@@ -103,12 +93,11 @@ class BackgroundAccount:
         self._settle(SHARE * plain_s - extra_s, prompt_token_s)
 
     def _plain_s(self, num_rows: int) -> float:
-        """The seconds of an undisturbed step of `num_rows` rows: the first quartile. 0 = unknown."""
+        """The first quartile of the seconds of steps of `num_rows` rows; 0 = unknown."""
         known = sorted(self._plain[num_rows.bit_length()])
         return known[len(known) // 4] if known else 0.0
 
     def _settle(self, seconds: float, prompt_token_s: float) -> None:
-        """Add to the account, within bounds, so that a slow moment of the machine counts only briefly."""
         most_s = max(_SAVED_S, 2 * _LEAST_PIECE * prompt_token_s, 2 * (self._row_s or 0.0))
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
 

@@ -1,10 +1,7 @@
-"""Carries out the decisions of beam search: keeps hypotheses, copies beams, frees dropped ones, delivers the best.
+"""Carries out the decisions of beam search once all live beams of a group have their candidates. On the engine thread.
 
-Does: advance a group when all its live beams have their candidates. Does not: choose beams (`beam_search`), make candidates
-(`beam_rows`), or own blocks (the scheduler forks them). Called by `update`, on the engine thread only.
-
-A beam with known candidates has nothing to compute and waits for its siblings. So the scheduler need not know about beams:
-they may run in different steps, or be preempted and computed again.
+A beam with candidates waits for its siblings. So the scheduler need not know about beams: they may run in different
+steps, or be preempted.
 """
 
 from __future__ import annotations
@@ -18,8 +15,6 @@ from dragoman.types import EngineOutput, FinishReason
 
 
 class BeamUpdater:
-    """Advances the beams of sequence groups."""
-
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
@@ -59,7 +54,6 @@ class BeamUpdater:
         return []
 
     def _finish(self, group: SequenceGroup, beams: BeamGroup) -> list[EngineOutput]:
-        """End the group; returns the best n hypotheses, whole, best first."""
         for sequence in list(group.live_sequences()):
             sequence.finish_reason = FinishReason.ABORT
             self._scheduler.finish(sequence)
@@ -81,7 +75,7 @@ class BeamUpdater:
 
 
 def _filled(best: list[FinishedBeam], wanted: int) -> list[FinishedBeam]:
-    """At least `wanted` results; if a grammar allowed fewer, the last one is repeated."""
+    """If a grammar allowed fewer results, the last one is repeated."""
     return best + [best[-1]] * (wanted - len(best))
 
 
@@ -102,7 +96,6 @@ def _finished(sequence: Sequence, hypothesis: Hypothesis, beams: BeamGroup) -> F
 
 
 def _extend(sequence: Sequence, token_id: int, row: BeamRow) -> None:
-    """Append a chosen token. `row` is that of the parent, which the sequence has copied."""
     logprob = row.raw_logprobs[token_id]
     sequence.is_held = False
     sequence.token_ids.append(token_id)

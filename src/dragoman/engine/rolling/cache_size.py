@@ -1,7 +1,4 @@
-"""Sizes the key/value cache in blocks.
-
-Does: arithmetic. Does not: measure memory or allocate. Called by the factory and by what it builds.
-"""
+"""Sizes the key/value cache in blocks: arithmetic only."""
 
 from __future__ import annotations
 
@@ -25,14 +22,13 @@ PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of a model's cache: bytes of a block and visible tokens (0 = all) of each cache kind."""
+    """Bytes of a block and visible tokens (0 = all) of each cache kind."""
 
     block_bytes: tuple[int, ...]
     windows: tuple[int, ...]
     block_size: int
 
     def bytes_of(self, num_blocks: Sequence[int]) -> int:
-        """The bytes of `num_blocks` blocks, a count for each kind."""
         return sum(count * size for count, size in zip(num_blocks, self.block_bytes, strict=True))
 
 
@@ -48,15 +44,11 @@ class CacheUse:
 def choose_num_blocks(
     shape: CacheShape, use: CacheUse, *, kv_cache_gb: float | None, available_bytes: int
 ) -> tuple[int, ...]:
-    """Blocks to allocate, of each kind.
+    """Blocks of each kind: what fits into `kv_cache_gb`, or else enough for `max_num_seqs` sequences of full length.
 
-    With `kv_cache_gb` exactly what fits into it. Otherwise enough for `max_num_seqs` sequences of full length, bounded by a
-    share of the available memory, but never less than one sequence of full length.
-
-    Kinds with a window get blocks for the windows of all sequences and for pieces of prompts. They get at most as many
-    blocks as the first kind, which may keep everything, and at most an equal part of the memory; the first kind gets the
-    rest. So with two kinds, each has at least half of the best number, whether sequences turn out short or long. Raises:
-    ValueError if `kv_cache_gb` is smaller than one block of each kind.
+    Bounded by a share of the available memory, but for one sequence of full length at least. Kinds with a window get at
+    most as many blocks as the first kind, and at most an equal part of the memory. Raises: ValueError if not even one
+    block fits.
     """
     wanted = [_wanted(window, shape.block_size, use, use.max_num_seqs) for window in shape.windows]
     if kv_cache_gb is not None:
@@ -78,10 +70,7 @@ def choose_num_blocks(
 
 
 def is_scarce(shape: CacheShape, use: CacheUse, *, kv_cache_gb: float | None, available_bytes: int) -> bool:
-    """True if more cache than `choose_num_blocks` allocates would make the expected use faster.
-
-    That is, for `max_num_seqs` sequences of a moderate length side by side, or a single one of full length.
-    """
+    """True if more cache would help `max_num_seqs` sequences of moderate length, or a single one of full length."""
 
     def bytes_of(length: int, num_sequences: int) -> int:
         lengths = replace(use, max_model_len=min(use.max_model_len, length))
@@ -95,7 +84,6 @@ def is_scarce(shape: CacheShape, use: CacheUse, *, kv_cache_gb: float | None, av
 
 
 def _wanted(window: int, block_size: int, use: CacheUse, num_sequences: int) -> int:
-    """The blocks of one kind with which `count` sequences of full length can run side by side."""
     longest = blocks_for(use.max_model_len, block_size)
     most = most_blocks(window, block_size)
     if not window or longest <= most:

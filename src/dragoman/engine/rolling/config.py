@@ -1,8 +1,4 @@
-"""The rolling engine's limits, as plain values.
-
-Does: hold and check them. Does not: know options or their sources (`compose` translates). Made once, read by the engine's
-parts; immutable.
-"""
+"""The rolling engine's limits, as plain values. `compose` translates the options into them."""
 
 from __future__ import annotations
 
@@ -18,10 +14,9 @@ PrefixCacheMode = Literal["prompt", "all", "off"]
 class SpeculationConfig:
     """Defaults for requests that do not set their own.
 
-    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that a
-    copy is found by; None = unlimited. `max_batch`: with more running sequences, fixed numbers of guesses do not apply, and
-    as many are verified as pay. `context_share`: the estimated cost of a token of context, as a share of the smallest step.
-    `pads_steps`: whether steps may have dummy rows if that takes less time.
+    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_batch`: with more sequences, fixed numbers of
+    guesses do not apply. `context_share`: the estimated cost of a token of context, as a share of the smallest step.
+    `pads_steps`: steps may have dummy rows if that takes less time.
     """
 
     num_assistant_tokens: int | None = None
@@ -41,18 +36,14 @@ class SpeculationConfig:
 class RollingConfig:
     """Limits of the rolling engine.
 
-    `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: the blocks
-    that later prompts reuse. `prompt`: those filled by a prompt alone; `all`: also those filled while decoding; `off`: none.
-    With `all`, reuse never changes a bit of an answer if decoding writes the same as a prompt.
-
-    `max_prompt_logprob_rows`: prompt positions per step whose logits are computed for prompt log-probabilities; each costs a
-    row of the vocabulary's size. `max_slowdown`: the bound on a step's time for the sake of prompts, as a multiple of a
-    decode step's (`pacer`); 0 = no limit. `assumed_output_tokens`: the assumed length of answers, up to their max_tokens,
-    before any are known (`forecast`). `max_model_len`: a shorter context than the model's; None = the model's.
+    `prefix_cache`: the blocks that later prompts reuse: of prompts, also of answers (`all`), or none. With `all`, bits
+    stay the same only if decoding writes the same as a prompt. `max_prompt_logprob_rows`: per step. `max_slowdown`: see
+    `pacer`; 0 = no limit. `assumed_output_tokens`: the length of answers before any are known. `max_model_len` None =
+    the model's.
 
     `repeats_steps`: a step may be computed again after a failure; False if layers only keep what the next step needs.
     `has_states`: generated tokens are computed again one by one, as layers with states round differently for several at
-    once. `speculation`: defaults for speculative decoding.
+    once.
     """
 
     max_batch_tokens: int = 2048

@@ -1,8 +1,6 @@
-"""One step of the rolling engine: the loop's body, without the thread.
+"""One step of the rolling engine: schedule, run the model, sample, update; lets a failure reach only its requests.
 
-Does: take in new and aborted requests, schedule, run the model, sample, apply the result, make outputs; let a failure reach
-only the requests that it concerns. Does not: own a thread, use asyncio, or take the decisions of its parts. Called by
-`engine.RollingEngine` on the engine thread, or by a test in a plain loop. Any thread may put commands into its inbox.
+Called on the engine thread, or by a test in a plain loop. Any thread may put commands into the inbox.
 """
 
 from __future__ import annotations
@@ -57,14 +55,12 @@ def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
 
 
 class AbortRequest(msgspec.Struct, frozen=True):
-    """Abort the request added with `key`, if it still runs, and free its blocks."""
-
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunBetween:
-    """Call `action` on the engine thread between two steps. It must not raise."""
+    """Call `action`, which must not raise, on the engine thread between two steps."""
 
     action: Callable[[], None]
 
@@ -73,10 +69,7 @@ Command = AddRequest | AbortRequest | RunBetween
 
 
 class Inbox:
-    """A thread-safe queue of commands that can be closed.
-
-    `put` and `close` are for any thread, the rest for the engine thread.
-    """
+    """A queue of commands that can be closed. `put` and `close` are for any thread, the rest for the engine thread."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -84,7 +77,6 @@ class Inbox:
         self._is_closed = False
 
     def put(self, command: Command) -> bool:
-        """Add a command; False if the inbox is closed."""
         with self._condition:
             if self._is_closed:
                 return False
@@ -93,7 +85,6 @@ class Inbox:
             return True
 
     def drain(self) -> list[Command]:
-        """All commands since the last call, in order."""
         if not self._commands:  # without the lock: the next step finds a command that is missed here
             return []
         with self._condition:
@@ -107,14 +98,12 @@ class Inbox:
             return not self._is_closed
 
     def close(self) -> None:
-        """Refuse further commands and make `wait` return False."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
 
     @property
     def num_pending_requests(self) -> int:
-        """The number of requests in the inbox."""
         with self._condition:
             return sum(isinstance(command, AddRequest) for command in self._commands)
 
@@ -136,13 +125,10 @@ class EngineCore:
         turn: AbstractContextManager[None] | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """Build the parts. `proposers`: propose drafts for speculative decoding.
-
-        `clock`, in seconds, times the steps and the requests' deadlines.
+        """`clock`, in seconds, times the steps and the requests' deadlines.
 
         `is_disturbed`: called on the engine thread; True while other work on this machine slows the steps down. `turn`:
-        entered to plan and compute each step, where other engines compute too. `storage`: the prefix store; None = prefixes
-        stay in memory.
+        entered to plan and compute each step, where other engines compute too.
         """
         self.inbox = Inbox()
         self.stats = RollingStats()
@@ -196,7 +182,6 @@ class EngineCore:
         return self._publish()
 
     def has_work(self) -> bool:
-        """True if the next step would run something, even without new commands."""
         return self._scheduler.has_work
 
     def has_chores(self) -> bool:
@@ -205,7 +190,6 @@ class EngineCore:
 
     @property
     def is_reading(self) -> bool:
-        """True while blocks are read from disk for a request."""
         return self._stored is not None and self._stored.loads.is_reading
 
     def close(self, *, is_whole: bool = True) -> None:
@@ -215,7 +199,6 @@ class EngineCore:
             self._stored.close(is_whole=is_whole)
 
     def _computes(self) -> bool:
-        """True if steps are computed now; on any thread."""
         return bool(self._scheduler.running)
 
     def _post(self, action: Callable[[], None]) -> bool:
@@ -224,17 +207,15 @@ class EngineCore:
 
     @property
     def progress(self) -> ProgressBoard:
-        """The progress of requests that have no token yet."""
         return self._scheduler.progress
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the scheduler and the block manager contradict each other; for tests."""
+        """Raises AssertionError if scheduler and block manager contradict each other; for tests."""
         self._scheduler.check_integrity()
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def _drain_inbox(self) -> None:
-        """Carry out the commands in the inbox."""
         for command in self.inbox.drain():
             match command:
                 case AddRequest():
@@ -273,7 +254,6 @@ class EngineCore:
             raise DeadlineTooShort(f"the request's deadline is {left_s:.3g} s away", needed_s=needed_s)
 
     def _end_overdue(self) -> None:
-        """Remove requests that are past their deadline, or their deadline to begin, and report this to their clients."""
         while self._deadlines and self._deadlines[0][0] <= self._clock():
             _, key, concerns_beginning = heappop(self._deadlines)
             group = self._scheduler.groups.get(key)
@@ -288,7 +268,7 @@ class EngineCore:
     # --- run ----------------------------------------------------------------------------------------------------------
 
     def _forward(self, batch: ScheduledBatch) -> FloatArray | None:
-        """Logits [R, V] for the batch's rows; None if the batch is empty, or failed and the errors have been reported."""
+        """Logits [R, V]; None if the batch is empty, or failed and the errors have been reported."""
         if not batch:
             return None
         self.stats.num_steps += 1
@@ -304,7 +284,6 @@ class EngineCore:
             return None
 
     def _sample(self, batch: ScheduledBatch, logits: FloatArray | None) -> StepResult | None:
-        """The rows' samples; None if there are none, or if sampling failed and the errors have been reported."""
         if logits is None:
             return None
         try:
@@ -316,12 +295,9 @@ class EngineCore:
     def _fail(self, batch: ScheduledBatch, error: Exception, *, is_copied: bool = True) -> None:
         """Remove the groups that caused a step's failure, and report the error to their clients.
 
-        A group may fail even when it is sampled alone (its grammar is broken), or when its blocks are copied alone. Then
-        only such groups are removed. The others were not updated, so their tokens are scheduled and computed again.
-
-        Otherwise all groups of the batch are computed again from the beginning, each alone, and those that fail then are
-        removed. If none does, the next such failure removes every group of the batch. `is_copied`: the batch's block copies
-        were made.
+        Groups that fail even alone are removed. If there are none, all groups are computed again, each alone. If none
+        fails then, the next such failure removes every group of the batch. `is_copied`: the batch's block copies were
+        made.
         """
         broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
         if not is_copied:
@@ -353,12 +329,11 @@ class EngineCore:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def _update(self, batch: ScheduledBatch, result: StepResult | None) -> None:
-        """Apply the result to the batch's sequences; with None they are scheduled again."""
         if result is not None:
             self._deliveries += self._updater.update(batch, result)
 
     def _publish(self) -> list[Delivery]:
-        """Set the gauges that other threads read; returns the step's outputs for clients."""
+        """Set the gauges that other threads read; returns the step's outputs."""
         stats, scheduler = self.stats, self._scheduler
         stats.num_running_requests = len({sequence.group.key for sequence in scheduler.running})
         stats.num_waiting_requests = len(scheduler.groups) - stats.num_running_requests

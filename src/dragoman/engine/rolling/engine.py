@@ -1,11 +1,7 @@
 """The rolling engine as the server uses it: the Engine protocol over a step loop on its own thread.
 
-Does: own the engine thread, deliver each step's outputs to the requests' event loops, abort requests whose streams are
-closed, survive and report failures. Does not: schedule or compute (`core` does). `generate`, `health`, `start` and
-`shutdown` run on event loops; `_run_loop` and its callees on the engine thread.
-
-Each call of `generate` gets a new key, which identifies the request inside the engine: two calls may have the same request
-id.
+`_run_loop` and its callees run on the engine thread, the rest on event loops. Each call of `generate` gets a new key:
+two calls may have the same request id.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ _Item = EngineOutput | ServerError
 
 
 class _Stream:
-    """The receiving end of one request, on its event loop. `ended`: done when all sequences have ended, or with an error."""
+    """The receiving end of one request, on its event loop. `ended`: done when all sequences have ended, or failed."""
 
     __slots__ = ("_num_unfinished", "_take", "adapter", "ended", "key", "loop", "request_id")
 
@@ -61,7 +57,6 @@ class _Stream:
 
     @property
     def is_finished(self) -> bool:
-        """True if the engine has nothing more to do for the request."""
         return self._num_unfinished == 0
 
     def put(self, item: _Item) -> None:
@@ -86,7 +81,7 @@ class _Stream:
 
 
 class RollingEngine:
-    """Runs requests on `runner`, mixed in every step. Owns runner and proposers: `shutdown` closes them."""
+    """Runs requests on `runner`, mixed in every step. Owns everything that it is given: `shutdown` closes it."""
 
     def __init__(
         self,
@@ -99,12 +94,8 @@ class RollingEngine:
         adapters: AdapterTable | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """Build the engine. `proposers`: propose drafts for speculative decoding.
-
-        `tools` None = no features that need texts: see `Capabilities`.
-
-        `embedder` None = no pictures; the engine closes it. `adapters` None = no adapters. `storage`: the prefix store, None
-        = prefixes stay in memory; the engine closes it.
+        """`tools` None = no features that need texts. `embedder`, `adapters`, `storage` None = no pictures, no
+        adapters, no prefix store.
         """
         config = config or RollingConfig()
         self._runner = runner
@@ -132,7 +123,6 @@ class RollingEngine:
         self._life = OnThread("dragoman-engine")
 
     def _is_disturbed(self) -> bool:
-        """True while a picture is being embedded beside the steps. On the engine thread."""
         return self._embedder is not None and self._embedder.num_waiting > 0
 
     def log_steps(self, log: AbstractContextManager[None]) -> None:
@@ -141,17 +131,14 @@ class RollingEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities that requests may use."""
         if self._adapters is not None and self._capabilities.adapters != self._adapters.names:
             self._capabilities = replace(self._capabilities, adapters=self._adapters.names)
         return self._capabilities
 
     async def start(self) -> None:
-        """Start the engine thread, if it does not run. Raises: EngineDead after a shutdown or a failure."""
         self._life.begin(self._run_loop, self._fail)
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """Outputs as they are made, until all `n` sequences have finished; see `base.Engine`."""
         waiting: deque[EngineOutput] = deque()
         has_news = asyncio.Event()
 
@@ -175,7 +162,6 @@ class RollingEngine:
             self._end(stream)
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """See `base.Delivering`: a step's outputs reach all its requests in one turn of the event loop."""
         stream = await self._begin(request, take)
         try:
             await stream.ended
@@ -198,7 +184,6 @@ class RollingEngine:
         return stream
 
     def _end(self, stream: _Stream) -> None:
-        """Forget the request, and abort it if it still runs."""
         if self._keys_by_id.get(stream.request_id) == stream.key:
             del self._keys_by_id[stream.request_id]
         if stream.ended.done() and not stream.ended.cancelled():
@@ -206,30 +191,25 @@ class RollingEngine:
         self._close_stream(stream)
 
     def check(self, request: EngineRequest) -> None:
-        """See `base.Checking`."""
         self.capabilities.check(request)
         self._life.check_open()
         check_capacity(request, self._runner, self._config)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
-        """See `base.AdapterLoading`."""
         assert self._adapters is not None
         self._life.check_open()
         await self._adapters.load(name, directory, self._run_between_steps, is_replacing=is_replacing)
 
     async def unload_adapter(self, name: str) -> None:
-        """See `base.AdapterLoading`."""
         assert self._adapters is not None
         await self._adapters.unload(name)
 
     def progress(self, request_id: str) -> PromptProgress | None:
-        """See `base.TellingProgress`."""
         self._core.progress.ask()
         key = self._keys_by_id.get(request_id)
         return None if key is None else self._core.progress.rows.get(key)
 
     def health(self) -> Health:
-        """Alive or not, and gauges; for any thread."""
         stats = self._core.stats
         return Health(
             is_alive=not self._life.death,
@@ -241,14 +221,12 @@ class RollingEngine:
         )
 
     def stats(self) -> EngineStats:
-        """Totals of the steps so far; for any thread."""
         totals, embedder = replace(self._core.stats.totals(), mask_wait_s=self._mask_wait_s), self._embedder
         if embedder is None:
             return totals
         return replace(totals, num_pictures=embedder.num_pictures, num_picture_hits=embedder.num_hits)
 
     async def shutdown(self, drain_s: float) -> None:
-        """Refuse new requests, wait up to `drain_s` seconds for the running ones, cancel the rest, close the runner."""
         await self._life.drain(self._wait_until_idle, drain_s)
         self._core.inbox.close()
         self._deliver([Delivery(key, Cancelled("the server is shutting down")) for key in list(self._streams)])
@@ -259,7 +237,7 @@ class RollingEngine:
         await asyncio.to_thread(self._close, is_whole)
 
     def _close(self, is_whole: bool) -> None:
-        """Release everything that the engine owns. Not for an event loop: freeing gigabytes takes a while."""
+        """Not for an event loop: freeing gigabytes takes a while."""
         self._core.close(is_whole=is_whole)
         self._runner.close()
         for proposer in self._proposers:
@@ -278,10 +256,7 @@ class RollingEngine:
         return await asyncio.to_thread(self._tools.compile_grammar, grammar)
 
     async def _embed(self, request: EngineRequest) -> PromptPictures | None:
-        """The request's pictures, embedded beside the step loop.
-
-        Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled.
-        """
+        """Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled."""
         if not request.pictures or self._embedder is None:
             return None
         self._life.check_open()
@@ -324,7 +299,7 @@ class RollingEngine:
             self._adapters.release(stream.adapter)
 
     def _run_between_steps(self, action: Callable[[], None]) -> Future[None]:
-        """The result of `action`, run on the engine thread between steps. Raises: EngineDead, Overloaded."""
+        """The result of `action`, run on the engine thread. Raises: EngineDead, Overloaded."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -347,7 +322,6 @@ class RollingEngine:
         return done
 
     def _end_changes(self) -> None:
-        """Fail the calls that wait for the engine thread: it has ended."""
         while self._changes:
             change = self._changes.pop()
             if change.set_running_or_notify_cancel():
@@ -368,13 +342,11 @@ class RollingEngine:
         return self._core.has_work() or self._core.has_chores()
 
     def _fail(self, error: EngineDead) -> None:
-        """Fail all requests, now and from now on: a closed inbox takes nothing."""
         self._core.inbox.close()
         self._end_changes()
         self._deliver([Delivery(key, error) for key in list(self._streams)])
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        """Send a step's outputs to their event loops, with one callback per loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, _Item]]] = {}
         for key, item in deliveries:
             stream = self._streams.get(key)
@@ -394,7 +366,7 @@ class RollingEngine:
 def _capabilities(
     runner: ModelRunner, config: RollingConfig, proposers: Rows[Proposer], tools: EngineTools | None
 ) -> Capabilities:
-    """The engine's abilities. A sequence must fit both the context and the whole cache."""
+    """A sequence must fit both the context and the whole cache."""
     lengths = (context_length(runner, config), cache_length(runner))
     return Capabilities(
         max_model_len=min(length for length in lengths if length is not None),
@@ -414,6 +386,5 @@ def _capabilities(
 
 
 def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
-    """Put a step's outputs into their streams, on the requests' event loop."""
     for stream, item in items:
         stream.put(item)

@@ -1,8 +1,7 @@
 """Makes rolling engines: computes a model's memory, loads it, and puts the engine together.
 
-Does: the order of loading and building, the checks of options against the model. Does not: read options' sources. Imported
-when this engine is chosen, and the engine's own modules only while the model is loaded: compiling a graph keeps one core
-busy, importing another.
+Imports the engine's own modules only while the model is loaded: compiling a graph keeps one core busy, importing
+another.
 """
 
 from __future__ import annotations
@@ -46,18 +45,13 @@ _REUSED = {
 Assemble = Callable[
     [RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools, Stored | None], "RollingEngine"
 ]
-"""Puts the engine together: `assembly.assemble`."""
 
 
 class RollingFactory:
-    """Makes rolling engines on the OpenVINO runtime."""
-
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """See `EngineFactory`."""
         return memory_needs(setup.model_dir, settled_options(setup))
 
     def load(self, setup: EngineSetup) -> LoadedRolling:
-        """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
         options, report = settled_options(setup), setup.progress
         store = open_store(options) if options.stores_prefixes else None  # first: another process may be using it
         kept = replace(options.model_options, has_neighbours=setup.has_neighbours)
@@ -85,10 +79,7 @@ class RollingFactory:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRolling:
-    """A loaded model, to become a rolling engine. `draft` has the model's own precisions; None = no draft model.
-
-    `stored`: the store of prompts on disk; None = no store.
-    """
+    """A loaded model, to become a rolling engine. `stored`: the store of prompts on disk."""
 
     options: RollingOptions
     model: LoadedModel
@@ -99,7 +90,6 @@ class LoadedRolling:
     stored: Stored | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine over the loaded model. Raises: EngineOptionError."""
         if self.model.adapters is not None:
             memory_bytes = max(memory_bytes - adapter_bytes(self.options, self.model.adapters), 0)
         drafted = () if self.draft is None else self.draft.block_bytes
@@ -129,7 +119,6 @@ class LoadedRolling:
         return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)
 
     def _disk_facts(self) -> tuple[str, ...]:
-        """Lines on the store's content, or on the benefit of a store."""
         if self.stored is not None:
             return (fact_of(self.options, self.stored.store),)
         if self.options.prefix_cache == "off":
@@ -138,7 +127,6 @@ class LoadedRolling:
 
 
 def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, ...]:
-    """A description of the adapters."""
     if options.merge_lora:
         return (f"adapter {options.lora[0].partition('=')[0]} merged into the weights",)
     room = f"room for {options.max_loras}" if options.enable_lora else ""
@@ -147,7 +135,6 @@ def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, 
 
 
 def _room(num_blocks: Sequence[int], kinds: Sequence[CacheKind]) -> str:
-    """One line on the cache's capacity, in each kind."""
     return " and ".join(_room_of(count, kind) for count, kind in zip(num_blocks, kinds, strict=True))
 
 

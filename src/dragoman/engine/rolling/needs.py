@@ -1,7 +1,4 @@
-"""The memory that the rolling engine will take for a model, by config.json and the headers of its weight files.
-
-Does: add up bytes. Does not: load anything, or know the machine's memory. Called by the factory, on any thread.
-"""
+"""The memory that the rolling engine will take for a model, by config.json and the headers of its weight files."""
 
 from __future__ import annotations
 
@@ -50,10 +47,7 @@ class _ModelSize(NamedTuple):
 
 
 def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
-    """Bytes of weights and drafts as they will be stored, of the smallest cache, and of the largest.
-
-    Raises: EngineOptionError, ModelError, OSError.
-    """
+    """Raises: EngineOptionError, ModelError, OSError."""
     model = _model_size(model_dir, options.model_options)
     draft = None
     if options.draft_model is not None:
@@ -68,10 +62,10 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
 
 
 def settled_options(setup: EngineSetup) -> RollingOptions:
-    """The options of a setup, with the cache's type chosen if they leave it open: u8 if memory is scarce.
+    """The options, with the cache's type chosen if they leave it open: u8 if the machine's memory is scarce.
 
-    Decided by the machine's memory, not the free part: an answer's bits must not depend on other programs at the start.
-    Raises: EngineOptionError, ModelError, OSError.
+    Not by its free part: an answer's bits must not depend on other programs. Raises: EngineOptionError, ModelError,
+    OSError.
     """
     options = RollingOptions.among(setup.options)
     is_told = options.kv_cache_gb is not None or setup.machine_bytes is not None
@@ -93,8 +87,6 @@ def settled_options(setup: EngineSetup) -> RollingOptions:
 
 
 class ExpectedEngine(NamedTuple):
-    """The engine that the factory would make of a model, without loading it. `num_blocks`: of each cache kind."""
-
     facts: ModelFacts
     limits: RollingConfig
     shape: CacheShape
@@ -102,10 +94,7 @@ class ExpectedEngine(NamedTuple):
 
 
 def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int) -> ExpectedEngine:
-    """The engine's limits and its cache, with `memory_bytes` available besides its weights.
-
-    Raises: EngineOptionError, ModelError, OSError.
-    """
+    """The engine with `memory_bytes` besides its weights. Raises: EngineOptionError, ModelError, OSError."""
     size = _model_size(model_dir, options.model_options)
     context = max_model_len(options, size.facts.max_position)
     shape = cache_shape(size.facts, size.block_bytes, ())
@@ -114,7 +103,6 @@ def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int)
 
 
 def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile, context: int) -> RollingConfig:
-    """The limits of an engine for a model with this context length."""
     return RollingConfig(
         max_batch_tokens=options.max_batch_tokens,
         max_num_seqs=options.max_num_seqs,
@@ -140,7 +128,7 @@ def prefix_cache_mode(options: RollingOptions, facts: ModelFacts, profile: Kerne
 
 
 def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: KernelProfile) -> int:
-    """The most bytes that adapters will take, by the sizes of files and matrices."""
+    """The most bytes that adapters will take."""
     wanted = options.adapter_options
     if wanted is None or wanted.merges:
         return 0
@@ -173,7 +161,6 @@ def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int
 
 
 def adapter_bytes(options: RollingOptions, adapters: ModelAdapters) -> int:
-    """The bytes that the adapters take, or will take. Raises: EngineOptionError."""
     slots, rank = adapter_slots(options, adapters)
     return slots * rank * adapters.row_bytes
 
@@ -186,7 +173,7 @@ def cache_shape(facts: ModelFacts, block_bytes: tuple[int, ...], draft_block_byt
 
 
 def max_model_len(options: RollingOptions, longest: int) -> int:
-    """The configured context length, or the model's. Raises: EngineOptionError if it exceeds the model's."""
+    """Raises: EngineOptionError if the configured length exceeds the model's."""
     if options.max_model_len is not None and options.max_model_len > longest:
         raise EngineOptionError("max_model_len", f"must be at most {longest}, the model's context length")
     return options.max_model_len or longest
@@ -202,7 +189,7 @@ def num_blocks(options: RollingOptions, shape: CacheShape, context: int, availab
 
 
 def draft_directory(path: Path, facts: ModelFacts) -> Path:
-    """The draft model's directory. Raises: EngineOptionError if it does not exist, or if this model cannot have drafts."""
+    """Raises: EngineOptionError if the directory does not exist, or if this model cannot have drafts."""
     if not path.is_dir() and not is_gguf(path):
         raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model, or a GGUF file")
     window = facts.cache_kinds[0].window
@@ -254,7 +241,6 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
 
 
 def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
-    """The size of a graph that runs as it is, with its weights as stored in the file."""
     exported = read_ir(model_dir, options)
     sizes = block_bytes(exported.facts, exported.profile.kv_type)
     return _ModelSize(int(exported.weights_bytes * _PACKED), sizes, exported.facts, exported.profile)
@@ -263,11 +249,7 @@ def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
 def block_bytes(
     facts: ModelFacts, cache_type: str, *, attends: bool = False, takes_back: bool = False
 ) -> tuple[int, ...]:
-    """The bytes of one block in each cache kind, over all its layers.
-
-    `cache_type`: one of the kernels'. `attends`: with the library's attention, which pads values and keeps the first key in
-    blocks of u8. `takes_back`: see `rows_per_block`.
-    """
+    """The bytes of one block in each cache kind, over all its layers. `attends`: with the library's attention."""
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
         if attention.cache is not None:
@@ -286,12 +268,10 @@ def block_bytes(
 
 
 def _head_bytes(head_size: int, cache_type: str) -> int:
-    """Of one key or value of one head."""
     return head_size + _U8_OVERHEAD if cache_type == "u8" else int(head_size * _BYTES[cache_type])
 
 
 def _table_bytes(shape: tuple[int, ...], weight_type: str) -> float:
-    """The bytes of a table of embeddings in the graph."""
     return prod(shape) * (4 if weight_type == "f32" else 2)
 
 

@@ -1,8 +1,4 @@
-"""Options of the rolling engine, as plain values.
-
-Does: select them, and derive how the model is stored and run. Does not: read their sources. Made by the factory, read by
-what it builds.
-"""
+"""Options of the rolling engine, and what they mean for storing and running the model."""
 
 from __future__ import annotations
 
@@ -62,13 +58,11 @@ class RollingOptions:
 
     @property
     def stores_prefixes(self) -> bool:
-        """True if prompts are kept on disk."""
         has_place = self.prefix_store_gb is not None and self.prefix_store_dir is not None
         return has_place and self.prefix_cache != "off"
 
     @property
     def model_options(self) -> ModelOptions:
-        """The options for storing and running the model."""
         weight_type: Any = (
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the loader uses the options' words
@@ -95,7 +89,7 @@ class RollingOptions:
 
     @property
     def adapter_options(self) -> AdapterOptions | None:
-        """The adapters of the model; None if there are none and none can be loaded later."""
+        """None if there are no adapters and none can be loaded later."""
         directories = tuple((name, Path(path)) for name, _, path in (text.partition("=") for text in self.lora))
         if not directories and not self.enable_lora:
             return None

@@ -1,10 +1,7 @@
 """The mutable progress of a request: its sequence group and the sequences in it.
 
-Does: hold token ids, the number of computed ones, sampler state, log-probabilities and finish reasons. Does not: schedule,
-own blocks, or sample. Changed only by the scheduler and by `update`, on the engine thread.
-
-A request is one sequence group. Its first sequence computes the prompt. Then the others fork from it, and each is scheduled,
-preempted and finished on its own.
+Changed only by the scheduler and by `update`, on the engine thread. The first sequence computes the prompt; then the
+others fork from it, and each is scheduled, preempted and finished on its own.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from dragoman.types import (
 
 
 class SequenceStatus(Enum):
-    """The status of a sequence. Only a running sequence holds blocks."""
+    """Only a running sequence holds blocks."""
 
     UNFORKED = auto()  # waits for its group's prompt to be computed by the first sequence
     WAITING = auto()  # new, or preempted
@@ -42,13 +39,11 @@ class SequenceStatus(Enum):
 
 
 class Sequence:
-    """One growing list of tokens.
+    """One growing list of tokens: `token_ids` = prompt + generated + draft tokens.
 
-    `token_ids` = prompt + generated + draft tokens; the last `num_draft_tokens` are drafts that still have to be verified.
-    The cache holds the first `num_computed_tokens`; the next step computes some of the following ones.
-
-    After its context has been shifted, `token_ids` are the tokens that the model still reads. All of them at the last shift
-    count as its prompt; the tokens generated before that are also in `earlier_ids`.
+    The last `num_draft_tokens` still have to be verified. The cache holds the first `num_computed_tokens`. After its
+    context has been shifted, `token_ids` are those that the model still reads, and count as its prompt; the tokens
+    generated before that are also in `earlier_ids`.
     """
 
     __slots__ = (
@@ -109,7 +104,6 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt, generated and draft tokens."""
         return len(self.token_ids)
 
     @property
@@ -139,11 +133,10 @@ class Sequence:
 
     @property
     def is_shifted(self) -> bool:
-        """True if the model no longer reads all of its tokens."""
         return bool(self.earlier_ids)
 
     def set_drafts(self, draft_ids: array[int]) -> None:
-        """Append drafts for verification in the next step, in place of earlier ones."""
+        """Append drafts, in place of earlier ones."""
         self.drop_drafts()
         self.token_ids.extend(draft_ids)
         self.num_draft_tokens = len(draft_ids)
@@ -157,11 +150,9 @@ class Sequence:
 
     @property
     def draft_ids(self) -> list[int]:
-        """The drafts that wait for verification."""
         return self.token_ids[-self.num_draft_tokens :].tolist() if self.num_draft_tokens else []
 
     def take_drafts(self) -> list[int]:
-        """Remove all drafts as `drop_drafts` does, and return them."""
         draft_ids = self.draft_ids
         self.drop_drafts()
         return draft_ids
@@ -186,11 +177,9 @@ class Sequence:
 
     @property
     def _may_end(self) -> bool:
-        """True if the next token completes `min_tokens`."""
         return self.num_generated_tokens + 1 >= self.group.request.sampling.min_tokens
 
     def extend_digests(self, block_size: int, num_blocks: int) -> None:
-        """Extend `digests` to at least the first `num_blocks` full blocks."""
         group = self.group
         root = group.root_digest_of(is_long=True) if self.is_long else group.root_digest
         keys = None if group.pictures is None else group.picture_keys(block_size)
@@ -208,7 +197,6 @@ class Sequence:
         self.digests = other.digests.copy()
 
     def become_long(self) -> None:
-        """Switch to the long regime; all tokens are computed again."""
         self.is_long = True
         self.num_computed_tokens = 0
         self.digests = []
@@ -217,7 +205,7 @@ class Sequence:
     def shift(self) -> int:
         """Drop the tokens that a full context has no room for; the rest becomes the prompt, to be computed again.
 
-        Returns the number of tokens at its front whose blocks are still valid, as are their digests.
+        Returns the number of tokens at its front whose blocks and digests are still valid.
         """
         assert self.group.request.shift is not None
         dropped = self.group.request.shift.dropped()
@@ -247,12 +235,11 @@ Due = tuple[float | None, float | None]
 
 
 class AddRequest(msgspec.Struct, frozen=True):
-    """The command to run `request`, with everything that is prepared outside the engine thread because it is slow.
+    """The command to run `request`, with what is prepared outside the engine thread because it is slow.
 
-    `key`: identifies the request and its outputs inside the engine, whatever its request id. `masker`: its grammar's start
-    state. `stop_criterion`: watches for its stop strings; None = the reader of the outputs does. `pictures`: its embedded
-    pictures. `adapter`: its adapter, in use until the request ends. `watch`: watches its reasoning and repetitions. `due`:
-    its times on the engine's clock, None = not computed yet.
+    `key` identifies the request inside the engine. `masker`: its grammar's start state. `stop_criterion` None = the
+    reader of the outputs watches for stop strings. `watch`: watches its reasoning and repetitions. `due`: on the
+    engine's clock.
     """
 
     key: int
@@ -266,11 +253,10 @@ class AddRequest(msgspec.Struct, frozen=True):
 
 
 class SequenceGroup:
-    """The sequences of one request, and their shared data. `key`: see `AddRequest`.
+    """The sequences of one request, and their shared data.
 
-    `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state of
-    its beam search, if any. `root_digest`: the start of its blocks' digests in the short regime. `pictures`: the prompt's,
-    or None. `adapter`: None = the model alone. `priority`: the request's; lower than all others for one in the background.
+    `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `root_digest`:
+    the start of its blocks' digests in the short regime. `priority`: lower than all others for one in the background.
     """
 
     __slots__ = (
@@ -300,7 +286,6 @@ class SequenceGroup:
     )
 
     def __init__(self, command: AddRequest, arrival: int, sampler: Sampler, beams: BeamGroup | None = None) -> None:
-        """Build the group. `beams`: given if, and only if, the request uses beam search."""
         request, sampling = command.request, command.request.sampling
         assert (beams is None) == (sampling.num_beams == 1)
         self.key = command.key
@@ -331,18 +316,15 @@ class SequenceGroup:
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
 
     def begin(self, order: int) -> None:
-        """Begin: queue behind all requests of equal priority that have begun before."""
         self.has_begun = True
         for sequence in self.sequences:
             sequence.rank = (-self.priority, order, sequence.index)
 
     def root_digest_of(self, *, is_long: bool) -> bytes:
-        """The start of the digests of blocks in a regime."""
         adapter = "" if self.adapter is None else self.adapter.key
         return root_digest(self.request.cache_partition, adapter, is_long=is_long)
 
     def picture_keys(self, block_size: int) -> dict[int, bytes]:
-        """See `PromptPictures.block_keys`; made once."""
         if self._picture_keys is None:
             self._picture_keys = {} if self.pictures is None else self.pictures.block_keys(block_size)
         return self._picture_keys
@@ -354,21 +336,18 @@ class SequenceGroup:
 
     @property
     def num_prompt_end_rows(self) -> int:
-        """Rows of logits needed at the prompt's end: one for all beams, or one per sampled sequence."""
+        """Rows of logits at the prompt's end: one for all beams, or one per sampled sequence."""
         return 1 if self.beams is not None else len(self.sequences)
 
     @property
     def num_unforked(self) -> int:
-        """The number of sequences that start when the prompt has been computed."""
         return 0 if self.is_forked else len(self.sequences) - 1
 
     @property
     def is_finished(self) -> bool:
-        """True when every sequence has finished."""
         return all(sequence.finish_reason is not None for sequence in self.sequences)
 
     def live_sequences(self) -> Iterator[Sequence]:
-        """The sequences that have not finished."""
         return (sequence for sequence in self.sequences if sequence.finish_reason is None)
 
 
@@ -378,7 +357,7 @@ _NOT_BEGUN = 1 << 62  # the order of groups that have not begun
 
 
 def end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
-    """The tokens that end a sequence; a token that is both an end and a stop token counts as end-of-sequence."""
+    """A token that is both an end and a stop token counts as end-of-sequence."""
     reasons = dict.fromkeys(request.sampling.stop_token_ids, FinishReason.STOP_TOKEN)
     if not request.sampling.ignore_eos:
         reasons.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
@@ -386,7 +365,7 @@ def end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
 
 
 def _with_ranking(request: EngineRequest) -> EngineRequest:
-    """The request for the sampler: ranking needs log-probabilities, even if the client does not."""
+    """Ranking needs log-probabilities, even if the client does not."""
     sampling = request.sampling
     if not request.is_ranked or sampling.logprobs is not None:
         return request

@@ -1,7 +1,4 @@
-"""Counters of the rolling engine.
-
-Does: hold totals and gauges. Does not: export them (`metrics` does). Written on the engine thread only.
-"""
+"""Counters of the rolling engine."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ class RollingStats:
     step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def totals(self) -> EngineStats:
-        """The totals in the names of every engine."""
         stored = self.stored
         return EngineStats(
             num_stored_hits=None if stored is None else stored.num_hits,

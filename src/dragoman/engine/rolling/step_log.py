@@ -1,8 +1,6 @@
 """The step log: a line of JSON for each step of an engine, with its begin, duration and work.
 
-Does: record the steps of the engine's loop, write them in batches, read such a file. Does not: fit or judge them
-(`dragoman.tools.plan` does). Written on the engine thread, which it never stops: after a failed write the file is given up,
-with a line in the server's log.
+Written on the engine thread, which it never stops: after a failed write the file is given up.
 """
 
 from __future__ import annotations
@@ -37,15 +35,14 @@ class LoggedStep(msgspec.Struct, frozen=True):
 
     @property
     def end_s(self) -> float:
-        """The time when its tokens were delivered."""
         return self.begin_s + self.seconds
 
 
 class StepLog:
-    """Writes the steps that run inside its `with` blocks. `watch` records their work; closing the runner closes the log."""
+    """Writes the steps that run inside its `with` blocks."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = perf_counter) -> None:
-        """Open the file. Raises: EngineOptionError if it cannot be written, or another engine writes it."""
+        """Raises: EngineOptionError if the file cannot be written, or another engine writes it."""
         try:
             self._file = path.open("ab", buffering=0)  # batches are made here, and dropped if they cannot be written
         except OSError as error:
@@ -69,11 +66,9 @@ class StepLog:
         return _WatchedRunner(runner, self)
 
     def note(self, work: StepWork) -> None:
-        """Record the work of the current step."""
         self._work = work
 
     def __enter__(self) -> None:
-        """Begin a step."""
         self._begin_s, self._work = self._clock(), None
 
     def __exit__(
@@ -88,7 +83,6 @@ class StepLog:
             self._flush()
 
     def close(self) -> None:
-        """Write the rest, and close the file."""
         if not self._file.closed:
             self._flush()
             self._file.close()
@@ -104,26 +98,21 @@ class StepLog:
 
 
 class _WatchedRunner:
-    """A ModelRunner that records the work of its passes in a log."""
-
     def __init__(self, runner: ModelRunner, log: StepLog) -> None:
         self._runner, self._log = runner, log
         self.block_size, self.pools, self.vocab_size = runner.block_size, runner.pools, runner.vocab_size
         self.max_model_len, self.long_context_from = runner.max_model_len, runner.long_context_from
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
-        """As the runner does. A failed pass is not recorded."""
         work = StepWork.of(batch)  # now: the pass may change the arrays
         logits = self._runner.forward(batch)
         self._log.note(work)
         return logits
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
-        """As the runner does."""
         self._runner.copy_blocks(pairs, kind)
 
     def close(self) -> None:
-        """As the runner does."""
         self._log.close()
         self._runner.close()
 

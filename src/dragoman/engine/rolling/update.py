@@ -1,9 +1,4 @@
-"""Samples a step's logits, applies the result to the sequences, and makes the outputs.
-
-Does: find each row's sampler state, call the sampler; advance computed tokens, append sampled tokens, decide which sequences
-have finished and why, fork groups at the prompt's end, rank sequences. Does not: schedule, or turn logits into tokens (the
-sampler does). Called by `core` around every forward, on the engine thread only.
-"""
+"""Samples a step's logits, applies the result to the sequences, and makes the outputs. On the engine thread only."""
 
 from __future__ import annotations
 
@@ -34,11 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StepResult:
-    """The results of the model and the sampler in a step.
-
-    `sampled` has a row per sampling row, None without such rows. `beams`: the candidates of beam rows, by row.
-    `prompt_logprobs`: a list per entry with prompt rows.
-    """
+    """`sampled` has a row per sampling row. `beams`: candidates by row. `prompt_logprobs`: by entry with such rows."""
 
     sampled: Sampled | None = None
     beams: dict[int, BeamRow] = field(default_factory=dict)
@@ -53,15 +44,11 @@ class BatchSampler:
         self._states: list[SamplerState] = []  # of the rows to sample from, in order
 
     def prepare(self, batch: ScheduledBatch) -> None:
-        """Start preparations for sampling this batch while its forward runs."""
         self._states = [state for entry in batch.entries for state in _states_of(entry)]
         self._sampler.prefetch(self._states)
 
     def sample(self, batch: ScheduledBatch, logits: FloatArray) -> StepResult:
-        """Tokens, candidates and log-probabilities of the prepared batch.
-
-        Shapes: logits [R, V], first the rows to sample from, then those for prompt log-probabilities. Mutates: logits.
-        """
+        """Shapes: logits [R, V], first the rows to sample from, then the prompt's. Mutates: logits."""
         states, self._states = self._states, []
         result = StepResult()
         if batch.num_prompt_rows:
@@ -87,7 +74,6 @@ class BatchSampler:
         return True
 
     def _prompt_logprobs(self, batch: ScheduledBatch, logits: FloatArray) -> list[list[PromptLogprob]]:
-        """Prompt log-probabilities, a list per entry with such rows; `logits` holds these rows only."""
         found, row = [], 0
         for entry in batch.entries:
             if not entry.num_prompt_rows:
@@ -103,7 +89,6 @@ class BatchSampler:
 
 
 def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
-    """The sampler state for each of the entry's sampled rows."""
     if not entry.num_sample_rows:
         return []
     group = entry.sequence.group
@@ -134,18 +119,13 @@ class Delivery(NamedTuple):
 
 
 class Updater:
-    """Updates sequences after a step; blocks and queues through the scheduler."""
-
     def __init__(self, scheduler: Scheduler, stats: RollingStats) -> None:
         self._scheduler = scheduler
         self._beams = BeamUpdater(scheduler)
         self._stats = stats
 
     def update(self, batch: ScheduledBatch, result: StepResult) -> list[Delivery]:
-        """Apply a step's result; returns the outputs for clients.
-
-        If a group's own grammar or stop criterion fails here, only that group is removed, with an error to its client.
-        """
+        """Apply a step's result. A group whose own grammar or stop criterion fails here is removed alone."""
         self._scheduler.end_step(batch)
         deliveries: list[Delivery] = []
         prompt_logprobs = iter(result.prompt_logprobs)
@@ -240,7 +220,6 @@ class Updater:
         """Append the rows' tokens up to the first that differs from its draft; returns the row after it.
 
         Row i was sampled as if the first i drafts were part of the sequence: valid only if all of these are confirmed.
-        Mutates: the sequence, its `finish_reason` included. Source: see `speculation`.
         """
         first, num_known = row, sequence.num_computed_tokens
         while True:
@@ -308,10 +287,7 @@ class Updater:
 
 
 def _limit_reached(sequence: Sequence) -> FinishReason | None:
-    """LENGTH if the sequence has reached `max_tokens`, else None.
-
-    The context never is the limit: it suffices, or is shifted.
-    """
+    """The context never is the limit: it suffices, or is shifted."""
     return FinishReason.LENGTH if sequence.num_generated_tokens >= sequence.group.request.max_tokens else None
 
 
@@ -322,7 +298,6 @@ def _num_equal(token_ids: Rows[int], draft_ids: Rows[int]) -> int:
 
 
 def failure_of(error: Exception) -> ServerError:
-    """The client's error for an exception that ended a request: a ServerError itself, else EngineFailed."""
     if isinstance(error, ServerError):
         return error
     return EngineFailed(f"generation failed: {type(error).__name__}: {error}")

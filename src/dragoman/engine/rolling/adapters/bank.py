@@ -1,11 +1,6 @@
-"""Holds the matrices of adapters in the form of a graph's inputs.
+"""Holds the matrices of adapters in consecutive slots. Made on any thread, used on the engine thread.
 
-Does: keep them in consecutive slots, set the inputs of a step. Does not: know names or requests (`table` does). Made on any
-thread, then used on the engine thread.
-
-They have the type of the graph's inputs: rounded once, when an adapter is loaded. Tensors give the graph only the rows from
-the first to the last slot that a step uses. So a step without adapters multiplies by matrices without rows, which costs next
-to nothing, and nothing is ever copied.
+A step's tensors hold only the rows from the first to the last slot that it uses, without copying them.
 """
 
 from __future__ import annotations
@@ -77,7 +72,6 @@ class AdapterBank:
 
 
 def _shown(rows: Array) -> Any:
-    """The rows as a tensor over their memory, which must outlive it."""
     if rows.dtype == np.float32:
         return ov.Tensor(rows, shared_memory=True)
     return ov.Tensor(rows.view(np.float16), ov.Shape(rows.shape), ov.Type.bf16)

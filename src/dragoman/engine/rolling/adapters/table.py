@@ -1,11 +1,4 @@
-"""The adapters of an engine, and their slots.
-
-Does: keep names, slots and users; load adapters beside the steps. Does not: compute (`bank` does). `use`, `release`, `load`
-and `unload` are called on event loops; slots are filled on the engine thread, between steps.
-
-A slot becomes free when its adapter has been unloaded and its last request has ended: requests keep their adapter to the
-end.
-"""
+"""The adapters of an engine. Slots are filled on the engine thread between steps, the rest runs on event loops."""
 
 from __future__ import annotations
 
@@ -26,11 +19,10 @@ from dragoman.models.adapters.loading import Change, ModelAdapters
 from dragoman.models.adapters.low_rank import Adapter
 
 RunBetweenSteps = Callable[[Callable[[], None]], "Future[None]"]
-"""Runs an action on the engine thread; the future fails if the engine ends before that."""
 
 
 class AdapterTable:
-    """The adapters of one engine. `takes_more`: they can be loaded and unloaded while it runs."""
+    """The adapters of one engine. A slot becomes free when its adapter is unloaded and its last request has ended."""
 
     def __init__(self, adapters: ModelAdapters, bank: AdapterBank, *, takes_more: bool) -> None:
         self.takes_more = takes_more
@@ -49,7 +41,6 @@ class AdapterTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that requests may use."""
         return tuple(self._uses)
 
     def use(self, name: str) -> AdapterUse:
@@ -86,7 +77,6 @@ class AdapterTable:
             self._publish(name, slot, digest)
 
     def forget(self, name: str) -> bool:
-        """Refuse the adapter to further requests; False if it does not exist."""
         with self._lock:
             use = self._uses.pop(name, None)
             if use is not None:
@@ -94,13 +84,12 @@ class AdapterTable:
             return use is not None
 
     async def unload(self, name: str) -> None:
-        """As `forget`. Raises: NotFound."""
         async with self._changes:
             if not self.forget(name):
                 raise NotFound(f"Adapter {name} is not loaded", param="name")
 
     def _changes_of(self, adapter: Adapter) -> tuple[Change, ...]:
-        """The adapter's matrices. Raises: ModelError if they do not fit the model."""
+        """Raises: ModelError if the adapter does not fit the model."""
         if adapter.rank > self._bank.rank:
             raise ModelError(
                 f"{adapter.path}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self._bank.rank}"
@@ -129,7 +118,6 @@ class AdapterTable:
 
 
 def digest_of(changes: Sequence[Change]) -> str:
-    """A digest of everything that an adapter changes."""
     whole = blake2b(digest_size=16)
     for place, matrices in sorted(changes, key=lambda change: change.place.module):
         for matrix in (matrices.down, matrices.up):

@@ -1,7 +1,4 @@
-"""The beams' side of a sequence group: the state of its search.
-
-Does: hold it. Does not: know sequences or blocks; `beam_update` advances it. Used on the engine thread only.
-"""
+"""The state of a group's beam search. Used on the engine thread."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from dragoman.types import EngineRequest, FinishReason, Logprob
 
 @dataclass(frozen=True, slots=True)
 class FinishedBeam:
-    """A hypothesis with its tokens. `cumulative_logprob` is the sum of raw log-probabilities, as for sampled sequences."""
+    """A hypothesis with its tokens. `cumulative_logprob` is the sum of raw log-probabilities."""
 
     token_ids: list[int]
     reason: FinishReason
@@ -25,8 +22,6 @@ class FinishedBeam:
 
 @dataclass(slots=True)
 class BeamGroup:
-    """The beams' side of a sequence group."""
-
     search: BeamSearch
     num_candidates: int
     finished: dict[int, FinishedBeam] = field(default_factory=dict)  # by the hypothesis' number
@@ -34,7 +29,6 @@ class BeamGroup:
 
     @classmethod
     def for_request(cls, request: EngineRequest, num_end_tokens: int) -> BeamGroup:
-        """The beams of a request with beam search. `num_end_tokens`: the number of tokens that end a sequence."""
         params = request.sampling
         search = BeamSearch(params, num_end_tokens, request.max_tokens)
         return cls(search, num_candidates(params, num_end_tokens))

@@ -1,8 +1,4 @@
-"""Reduces a beam's row of logits to the few candidates that beam search needs.
-
-Does: find candidates by processed scores, with raw log-probabilities and the top list; sample the rows of sampled sequences
-beside them. Does not: choose beams. Called by `update` after a forward with beams, on the engine thread only.
-"""
+"""Reduces a beam's row of logits to the candidates that beam search needs. Called by `update`, on the engine thread."""
 
 from __future__ import annotations
 
@@ -20,8 +16,6 @@ from dragoman.types import Logprob
 
 @dataclass(frozen=True, slots=True)
 class BeamRow:
-    """The reduction of one row of logits: candidates by processed scores, their raw log-probabilities, the raw top list."""
-
     candidates: BeamCandidates
     raw_logprobs: dict[int, float]
     top_logprobs: list[Logprob]

@@ -1,18 +1,10 @@
-"""Owns the blocks of one cache kind: their holders, their content, and their reuse.
+"""Owns the blocks of one cache kind: tables, reference counts, copy-on-write, and a prefix cache of full blocks.
 
-Does: block tables, reference counts, copy-on-write, and a prefix cache of full blocks found by chained hashes. Does not:
-touch the cache's memory (the runner copies), know requests or other kinds (`block_pools` does), choose who gets blocks or
-what is evicted (`eviction` does). Called through the block pools, on the engine thread only.
+Called through the block pools, on the engine thread; the runner copies memory. With a window, a table begins with the
+first block that the next token sees. Positions and numbers still count from the sequence's beginning.
 
-If the layers have a window, a token sees the `window` tokens up to itself. A table begins with the first block that the
-sequence's next token sees: earlier ones have been passed. Positions, numbers of tokens and of prefix blocks still count from
-the sequence's beginning.
-
-Before a step a sequence gets blocks for the step's tokens. After it, it returns those that no later token can see. In
-decoding their number is fixed. A piece of a prompt needs more for one step, and is cut to what the cache can spare.
-
-Invariant: a block with several holders, or one that the prefix cache can find, is never written. Source: PagedAttention,
-arXiv:2309.06180, sections 4.3 and 4.4.
+Invariant: a block with several holders, or one that the prefix cache can find, is never written. Source:
+PagedAttention, arXiv:2309.06180, sections 4.3 and 4.4.
 """
 
 from __future__ import annotations
@@ -29,10 +21,7 @@ _DIGEST_BYTES = 16  # 128 bits: a chance collision within 2^40 cached blocks has
 
 
 class _Table:
-    """The blocks of one sequence in order of position, without the `num_passed` at its front.
-
-    `num_committed`: the number of blocks, from the first on, that were offered to the prefix cache.
-    """
+    """The blocks of one sequence in order of position. `num_committed`: of these, those offered to the prefix cache."""
 
     __slots__ = ("blocks", "num_committed", "num_passed")
 
@@ -43,11 +32,7 @@ class _Table:
 
 
 def root_digest(salt: str, adapter: str = "", *, is_long: bool = False) -> bytes:
-    """The start of the hashes of a sequence's blocks. Different salts, adapters or regimes never share blocks.
-
-    It is another kind of hash than those of blocks, so that no salt can imitate a block's. b"" = nothing sets the sequence
-    apart.
-    """
+    """The start of the hashes of a sequence's blocks; b"" = nothing sets it apart. No salt can imitate a block's hash."""
     if adapter:
         kind = b"long, adapter" if is_long else b"adapter"
         text = f"{len(salt)} {salt}{adapter}"
@@ -66,10 +51,9 @@ def extend_digests(
     root: bytes = b"",
     keys: Mapping[int, bytes] | None = None,
 ) -> None:
-    """Extend `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`, starting with `root`.
+    """Extend `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`, from `root` on.
 
-    Each hash covers the block's tokens and the hash before it, so that it names the whole prefix. `keys`: by block index,
-    the content of blocks that their tokens do not identify.
+    `keys`: by block index, the content of blocks that their tokens do not identify.
     """
     digest = digests[-1] if digests else root
     for index in range(len(digests), num_blocks):
@@ -80,16 +64,11 @@ def extend_digests(
 
 
 def _short(key: bytes) -> bytes:
-    """The key in a length that blake2b accepts."""
     return blake2b(key, digest_size=_DIGEST_BYTES).digest() if key else b""
 
 
 class CacheWatcher(Protocol):
-    """Receives changes of one kind's prefix cache."""
-
-    def joins(self, digest: bytes) -> None:
-        """Note a newly cached block."""
-        ...
+    def joins(self, digest: bytes) -> None: ...
 
     def leaves(self, block: int, digest: bytes) -> None:
         """Note an evicted block; its content stays until the next forward, or until a copy overwrites it."""
@@ -126,36 +105,29 @@ class BlockManager:
 
     @property
     def num_used_blocks(self) -> int:
-        """Blocks held by sequences, shared ones counted once."""
         return self.num_blocks - self.num_free_blocks
 
     @property
     def usage(self) -> float:
-        """The held part of the cache, 0 to 1."""
         return self.num_used_blocks / self.num_blocks
 
     def table(self, sequence_id: int) -> array[int]:
-        """The sequence's blocks in order of position, without passed ones.
-
-        Do not change it; valid until the sequence's next allocation.
-        """
+        """The sequence's blocks in order of position, without passed ones; read only, until its next allocation."""
         return self._tables[sequence_id].blocks
 
     def num_passed(self, sequence_id: int) -> int:
-        """The number of blocks passed at the front of the sequence's table."""
         return self._tables[sequence_id].num_passed
 
     def first_visible_block(self, position: int) -> int:
-        """The first block that the token at `position` sees."""
         return first_visible_block(position, self.window, self.block_size)
 
     def match_length(
         self, digests: Sequence[bytes], limit: int, is_elsewhere: Callable[[bytes], bool] | None = None
     ) -> int:
-        """The length in blocks of the longest prefix of `digests` that the cache can continue; at most `limit`.
+        """The length in blocks of the longest prefix of `digests`, at most `limit`, that the cache can continue.
 
-        Without a window all of its blocks must be cached; with one, those that the next token sees. `is_elsewhere`: whether
-        an uncached block counts as well; None = it does not.
+        With a window only the blocks that the next token sees must be cached. `is_elsewhere`: an uncached block counts
+        as well.
         """
         cached = self._cached
 
@@ -176,11 +148,9 @@ class BlockManager:
         return length
 
     def cached_block(self, digest: bytes) -> int | None:
-        """The block with this content, None if it is not cached."""
         return self._cached.get(digest)
 
     def cached_contents(self) -> list[bytes]:
-        """The contents of all cached blocks."""
         return list(self._cached)
 
     def cached_blocks(self, digests: Sequence[bytes], length: int) -> list[int]:
@@ -195,18 +165,16 @@ class BlockManager:
         return table.blocks[first - table.num_passed : length - table.num_passed].tolist()
 
     def num_spare_blocks(self, num_tokens: int, prefix: Sequence[int] = (), num_passed: int = 0) -> int:
-        """The free blocks that `allocate(…)` with the same arguments would leave; negative if it would fail."""
+        """The free blocks that `allocate` would leave; negative if it would fail."""
         num_revived = sum(1 for block in prefix if not self._ref_counts[block])
         num_new = blocks_for(num_tokens, self.block_size) - num_passed - len(prefix)
         return self.num_free_blocks - num_new - num_revived
 
     def num_missing_blocks(self, sequence_id: int, begin: int, end: int) -> int:
-        """The free blocks that `append` with the same arguments would take."""
         table = self._tables[sequence_id]
         return max(self._num_new(table, end), 0) + len(self._shared(table, begin, end))
 
     def num_held_blocks(self, sequence_id: int) -> int:
-        """Blocks in the sequence's table."""
         return len(self._tables[sequence_id].blocks)
 
     def num_own_blocks(self, sequence_id: int) -> int:
@@ -216,10 +184,10 @@ class BlockManager:
     # --- taking and giving back ---------------------------------------------------------------------------------------
 
     def allocate(self, sequence_id: int, num_tokens: int, prefix: Sequence[int] = (), num_passed: int = 0) -> None:
-        """Give the sequence a table for `num_tokens` tokens, without the first `num_passed` blocks.
+        """Give the sequence a table for `num_tokens` tokens: `num_passed` blocks left out, then `prefix`, then new
+        ones.
 
-        It begins with `prefix`, from `cached_blocks` or `held_blocks`. Raises: ValueError if the sequence has a table or
-        there are too few free blocks (see `num_spare_blocks`).
+        Raises: ValueError if the sequence has a table or there are too few free blocks.
         """
         if sequence_id in self._tables:
             raise ValueError(f"sequence_id {sequence_id} already has a table")
@@ -232,9 +200,10 @@ class BlockManager:
         self._tables[sequence_id] = _Table([*prefix, *(self._take() for _ in range(num_new))], num_passed, num_known)
 
     def append(self, sequence_id: int, begin: int, end: int) -> bool:
-        """Make the slots of positions [begin, end) writable by this sequence alone; False if there are too few free blocks.
+        """Make the slots of positions [begin, end) writable by this sequence alone; False, and no change, if blocks
+        lack.
 
-        A shared block is replaced by a new one, and the copy noted for `take_copies`. On False nothing has changed.
+        A shared block is replaced by a new one, and the copy noted for `take_copies`.
         """
         table = self._tables[sequence_id]
         blocks, size = table.blocks, self.block_size
@@ -253,7 +222,6 @@ class BlockManager:
         return True
 
     def can_allocate_visible(self, digests: Sequence[bytes], length: int) -> bool:
-        """True if the free blocks suffice for `allocate_visible` with the same arguments."""
         num_taken = 0
         for digest in digests[self.first_visible_block(length * self.block_size) : length]:
             block = self._cached.get(digest)
@@ -263,8 +231,8 @@ class BlockManager:
     def allocate_visible(self, sequence_id: int, digests: Sequence[bytes], length: int) -> list[tuple[bytes, int]]:
         """Give the sequence a table of the blocks that the token after a prefix of `length` blocks sees.
 
-        Missing blocks are new, and returned with their intended content. Raises: ValueError if the sequence has a table or
-        there are too few free blocks (see `can_allocate_visible`).
+        Missing blocks are new, and returned with their intended content. Raises: ValueError unless
+        `can_allocate_visible`.
         """
         if sequence_id in self._tables or not self.can_allocate_visible(digests, length):
             raise ValueError(f"sequence_id {sequence_id} has a table, or too few blocks are free")
@@ -293,10 +261,6 @@ class BlockManager:
             self._release(dropped)
 
     def fork(self, parent_id: int, child_id: int) -> None:
-        """Let `child_id` share all blocks of `parent_id`; a later write copies first.
-
-        Raises: KeyError if the parent has no table; ValueError if the child has one.
-        """
         parent = self._tables[parent_id]
         if child_id in self._tables:
             raise ValueError(f"sequence_id {child_id} already has a table")
@@ -305,14 +269,10 @@ class BlockManager:
         self._tables[child_id] = _Table(parent.blocks, parent.num_passed, parent.num_committed)
 
     def free(self, sequence_id: int) -> None:
-        """Drop the sequence's table. Blocks without another holder become free, or evictable if they are cached."""
+        """Drop the sequence's table; blocks without another holder become free, or evictable if they are cached."""
         self._release(self._tables.pop(sequence_id).blocks)
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Keep only the first `length` blocks of the sequence, if it holds them; free the others as by `free`.
-
-        With 0 it can start again.
-        """
         table = self._tables[sequence_id]
         num_kept = max(length - table.num_passed, 0)
         dropped = table.blocks[num_kept:]
@@ -343,7 +303,6 @@ class BlockManager:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _num_new(self, table: _Table, end: int) -> int:
-        """The number of blocks missing in the table for positions up to `end`; may be negative."""
         return blocks_for(end, self.block_size) - table.num_passed - len(table.blocks)
 
     def _shared(self, table: _Table, begin: int, end: int) -> list[int]:
@@ -380,7 +339,6 @@ class BlockManager:
             self._evictable.add(evictable, contents)
 
     def _take(self) -> int:
-        """A new block; evicts a cached block if no other is free."""
         if self._free:
             block = self._free.pop()
         else:
@@ -401,7 +359,7 @@ class BlockManager:
         self._copies[blocks[index]] = source
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the records contradict each other; for tests, after every step."""
+        """Raises AssertionError if the records contradict each other; for tests."""
         counts = [0] * self.num_blocks
         for table in self._tables.values():
             assert len(set(table.blocks)) == len(table.blocks), "a table lists a block twice"
@@ -428,7 +386,7 @@ MIN_CHUNK = 4
 
 @dataclass(frozen=True, slots=True)
 class CachePool:
-    """The blocks of one cache kind: of the layers in which a token sees `window` tokens, including itself; 0 = all."""
+    """The blocks of the layers in which a token sees `window` tokens, including itself; 0 = all."""
 
     num_blocks: int
     window: int = 0
@@ -440,7 +398,6 @@ def first_visible_block(position: int, window: int, block_size: int) -> int:
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
-    """The number of blocks of a sequence of `num_tokens` tokens."""
     return -(-num_tokens // block_size)
 
 
@@ -452,8 +409,7 @@ def most_blocks(window: int, block_size: int) -> int:
 def chunk_blocks(pool: CachePool, block_size: int, max_batch_tokens: int) -> int:
     """The blocks of a pool with a window for pieces of prompts, beside the windows of running sequences.
 
-    As many as a step's tokens fill, at most half of what one window leaves. 0 if that is too little for any piece: then a
-    sequence can only run if the pool holds all of it.
+    At most half of what one window leaves. 0 if that is too little for any piece: the pool must hold all of a sequence.
     """
     num_left = pool.num_blocks - most_blocks(pool.window, block_size)
     least = blocks_for(MIN_CHUNK - 1, block_size)

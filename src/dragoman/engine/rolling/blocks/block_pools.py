@@ -1,11 +1,7 @@
-"""The blocks of all cache kinds of a model: one block manager each, used together.
+"""The blocks of all cache kinds of a model: one block manager each, used together. On the engine thread.
 
-Does: change a sequence's blocks in every kind at once; find a prefix that all kinds can continue. Does not: own blocks
-(`block_manager` does), know requests, or decide who gets blocks. Called by the scheduler and its parts, on the engine thread
-only.
-
-Layers that see everything keep every token; layers with a window only need what the next token sees. So a prefix can be
-reused if the first kind has all its blocks, and the others those of the window before its end.
+Layers with a window only need what the next token sees. So a prefix can be reused if the first kind has all its blocks,
+and the others those of the window before its end.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import NamedTuple
 from dragoman.engine.rolling.blocks.block_manager import BlockManager, CachePool
 
 Copies = list[tuple[int, list[tuple[int, int]]]]
-"""For each kind with copies: its number, and the (source, destination) blocks to copy."""
+"""For each kind with copies: its number, and the (source, destination) blocks."""
 
 
 class Prefix(NamedTuple):
@@ -54,23 +50,17 @@ class BlockPools:
 
     @property
     def num_used_blocks(self) -> int:
-        """Blocks held by sequences, of all kinds; shared ones counted once."""
         return sum([manager.num_used_blocks for manager in self.managers])
 
     @property
     def num_free_blocks(self) -> int:
-        """The blocks without a holder in the kind with the fewest."""
         return min([manager.num_free_blocks for manager in self.managers])
 
     def table(self, sequence_id: int, kind: int = 0) -> array[int]:
-        """See `BlockManager.table`."""
         return self.managers[kind].table(sequence_id)
 
     def match_prefix(self, digests: Sequence[bytes], shared: Prefix) -> Prefix:
-        """The longest prefix of `digests` that the caches can continue, or `shared` if that is longer.
-
-        Nothing is held yet. In the first kind the longer one begins with the shared blocks.
-        """
+        """The longest prefix of `digests` that the caches can continue, or `shared` if that is longer; not held yet."""
         length = self._match_length(digests, len(digests))
         if length <= shared.length:
             return shared
@@ -80,10 +70,7 @@ class BlockPools:
         return Prefix(length, tuple(blocks))
 
     def match_with(self, digests: Sequence[bytes], is_elsewhere: Callable[[int, bytes], bool]) -> int:
-        """The length in blocks of the longest prefix that the caches could continue with further blocks from elsewhere.
-
-        `is_elsewhere`: called with a kind's number and a block's digest.
-        """
+        """The length in blocks of the longest prefix with further blocks from elsewhere, by kind and digest."""
         return self._match_length(digests, len(digests), is_elsewhere)
 
     def _match_length(
@@ -107,16 +94,15 @@ class BlockPools:
     # --- taking and giving back ---------------------------------------------------------------------------------------
 
     def num_spare_blocks(self, num_tokens: int, prefix: Prefix, end: int) -> list[int]:
-        """For each kind, the free blocks that `allocate(…)` with the same arguments would leave; negative: it fails."""
+        """For each kind, the free blocks that `allocate` would leave; negative: it fails."""
         return [
             manager.num_spare_blocks(end if manager.window else num_tokens, blocks, prefix.length - len(blocks))
             for manager, blocks in zip(self.managers, prefix.blocks, strict=True)
         ]
 
     def allocate(self, sequence_id: int, num_tokens: int, prefix: Prefix, end: int) -> None:
-        """Give the sequence tables that begin with `prefix`: for all its tokens, or with a window for those before `end`.
-
-        Raises: ValueError as `BlockManager.allocate`.
+        """Give the sequence tables that begin with `prefix`: for all its tokens, or with a window for those up to
+        `end`.
         """
         for manager, blocks in zip(self.managers, prefix.blocks, strict=True):
             wanted = end if manager.window else num_tokens
@@ -125,7 +111,7 @@ class BlockPools:
     def allocate_visible(self, sequence_id: int, digests: Sequence[bytes], length: int) -> list[FreshBlock] | None:
         """Give the sequence tables of what the token after `length` blocks sees; returns the uncached blocks.
 
-        The caller fills these, and then calls `adopt`. None if there are too few free blocks: nothing has changed.
+        The caller fills these, and then calls `adopt`. None, and no change, if there are too few free blocks.
         """
         if not all(manager.can_allocate_visible(digests, length) for manager in self.managers):
             return None
@@ -136,7 +122,6 @@ class BlockPools:
         ]
 
     def adopt(self, fresh: FreshBlock) -> None:
-        """See `BlockManager.adopt`."""
         self.managers[fresh.kind].adopt(fresh.block, fresh.digest)
 
     def _append_to_all(self, sequence_id: int, begin: int, end: int) -> bool:
@@ -148,25 +133,22 @@ class BlockPools:
         return True
 
     def pass_blocks(self, sequence_id: int, position: int) -> None:
-        """Drop the blocks that no token from `position` on sees."""
         for manager in self.managers:
             if manager.window:
                 manager.pass_blocks(sequence_id, position)
 
     def fork(self, parent_id: int, child_id: int) -> None:
-        """See `BlockManager.fork`."""
         for manager in self.managers:
             manager.fork(parent_id, child_id)
 
     def free(self, sequence_id: int) -> None:
-        """See `BlockManager.free`."""
         for manager in self.managers:
             manager.free(sequence_id)
 
     def truncate(self, sequence_id: int, length: int) -> int:
         """Drop all but the sequence's first `length` blocks, or all if a window has passed what the next token sees.
 
-        Returns the number of blocks left, after which the sequence continues.
+        Returns the number of blocks left.
         """
         if any(manager.held_blocks(sequence_id, length) is None for manager in self.managers):
             length = 0
@@ -175,16 +157,14 @@ class BlockPools:
         return length
 
     def commit(self, sequence_id: int, digests: Sequence[bytes]) -> None:
-        """See `BlockManager.commit`."""
         for manager in self.managers:
             manager.commit(sequence_id, digests)
 
     def take_copies(self) -> Copies:
-        """The block copies to run before the next forward; the list is cleared."""
         return [(kind, pairs) for kind, manager in enumerate(self.managers) if (pairs := manager.take_copies())]
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the records contradict each other; for tests, after every step."""
+        """Raises AssertionError if the records contradict each other; for tests."""
         for manager in self.managers:
             manager.check_integrity()
 

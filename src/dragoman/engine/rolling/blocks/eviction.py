@@ -1,14 +1,7 @@
-"""Chooses the cached block without a holder to evict when a block is needed.
+"""Chooses the cached block without a holder to evict. Called by the block manager, on the engine thread.
 
-Does: remember when contents were last used, including evicted ones, and order the blocks by it. Does not: know tables,
-tokens or holders (the block manager does). Called by the block manager, on the engine thread only.
-
-Contents that were used once are evicted before those that came back, however long ago that was: one-off prompts do not drive
-out shared ones. Of those that came back, the one with the longest interval between uses goes first; the time since its last
-use counts like the interval before it. So if prefixes recur in turn and do not all fit, some of them stay. Evicting the
-least recently used would always drop the next one needed.
-
-Source: LIRS (Jiang and Zhang, 2002), with a mean of the intervals instead of the last one.
+Blocks used once go first, so one-off prompts do not drive out shared ones; then that with the longest interval between
+uses. So if prefixes recur in turn and do not all fit, some stay. Source: LIRS (Jiang and Zhang, 2002).
 """
 
 from __future__ import annotations
@@ -34,10 +27,9 @@ class _Use:
 
 
 class EvictionOrder:
-    """The evictable blocks. Time is the number of blocks that have become evictable so far."""
+    """The evictable blocks of a cache of `num_blocks`. Time is the number of blocks that have become evictable so far."""
 
     def __init__(self, num_blocks: int) -> None:
-        """`num_blocks`: of the whole cache; the number of remembered contents depends on it."""
         self._capacity = num_blocks * _MEMORY
         self._time = 0
         self._uses: OrderedDict[bytes, _Use] = OrderedDict()  # by content, the least recently used first
@@ -50,13 +42,12 @@ class EvictionOrder:
         return len(self._new) + len(self._proven)
 
     def blocks(self) -> set[int]:
-        """All evictable blocks."""
         return {*self._new, *self._proven}
 
     def add(self, blocks: Sequence[int], contents: Sequence[bytes]) -> None:
-        """Add `blocks` that have lost their last holder, with these `contents`; a chain's last block comes first.
+        """Add `blocks` that have lost their last holder, with these `contents`; the first is evicted first.
 
-        Of blocks added together the first is evicted first: without a chain's head its tail could never be found.
+        A chain's last block comes first: without the head, the tail could never be found.
         """
         self._turn += 1
         self._time += len(blocks)
@@ -74,7 +65,6 @@ class EvictionOrder:
             heapify(self._longest)
 
     def remove(self, block: int) -> None:
-        """Remove a block that is held again. Raises: KeyError if it is not evictable."""
         if block in self._new:
             del self._new[block]
         else:

@@ -1,15 +1,9 @@
-"""The batch of one step: as the scheduler plans it, and as the flat arrays of a runner.
-
-Does: hold the plan and its totals; copy token ids, positions and block tables into preallocated buffers, and choose the rows
-of logits. Does not: decide anything, change sequences, or run anything. The scheduler makes plans, `update` reads them, and
-`core` gets the arrays; on the engine thread only.
+"""The batch of one step: as the scheduler plans it, and as the flat arrays of a runner. On the engine thread only.
 
 A step's tokens of a prompt form one row. Every other token, including drafts and tokens that are computed again, is a
-separate row, as in decoding. Rows of several tokens go through another attention kernel, which sums in another order. So
-verifying guesses, or recomputing a preempted sequence, changes no bit of an answer.
-
-If all rows of a sequence are single tokens, they list the same blocks and see each other's keys and values. The scheduler
-never puts a prompt's row into the same step as another row of its sequence.
+separate row: rows of several tokens go through another attention kernel, with other bits. If all rows of a sequence are
+single tokens, they list the same blocks and see each other's keys and values. The scheduler never puts a prompt's row
+into the same step as another row of its sequence.
 """
 
 from __future__ import annotations
@@ -36,10 +30,10 @@ _MIN_BLOCKS = 4096
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """The part of one sequence in a step: `num_new_tokens` from its first uncomputed one on.
+    """The part of one sequence in a step. `num_prompt_rows`: rows of logits for prompt log-probabilities.
 
-    `num_sample_rows`: rows of logits to sample from. 0 while tokens remain; one per sequence of the group if the prompt's
-    end forks it; else one per draft token and one more. `num_prompt_rows`: rows for prompt log-probabilities.
+    `num_sample_rows`: 0 while tokens remain; one per sequence of the group if the prompt's end forks it; else one per
+    draft token and one more.
     """
 
     sequence: Sequence
@@ -70,11 +64,9 @@ class ScheduledBatch:
 
     @property
     def num_decode_rows(self) -> int:
-        """Tokens of decoding sequences, guesses included: each is a separate row."""
         return self.num_tokens - self.num_prefill_tokens
 
     def add(self, entry: ScheduledSequence) -> None:
-        """Append an entry and count its tokens and rows."""
         self.entries.append(entry)
         self.num_tokens += entry.num_new_tokens
         is_decoding = entry.sequence.is_decoding
@@ -89,7 +81,6 @@ class ScheduledBatch:
 
     @property
     def parts(self) -> StepParts:
-        """Its work for others and for the background."""
         return StepParts(
             self.num_decode_rows - self.background_rows,
             self.num_prefill_tokens - self.background_tokens,
@@ -102,25 +93,18 @@ class ScheduledBatch:
 
 
 class _TableBuffers:
-    """Memory for the block tables of one kind."""
-
     def __init__(self, max_sequences: int) -> None:
         self.past_lens = np.zeros(max_sequences, dtype=np.int32)
         self.block_indices_begins = np.zeros(max_sequences + 1, dtype=np.int32)
         self.block_indices = np.zeros(_MIN_BLOCKS, dtype=np.int32)
 
     def ensure_blocks(self, num_blocks: int) -> npt.NDArray[np.int32]:
-        """`block_indices` with room for `num_blocks`; keeps its content."""
         self.block_indices = _grown(self.block_indices, num_blocks)
         return self.block_indices
 
 
 class BatchBuffers:
-    """Memory for the arrays of one step, which grows when a step needs more.
-
-    `num_kinds`: of the cache. `has_regimes`: whether the model has a long regime. `may_have_extras`: whether a request with
-    pictures or an adapter has ever come; until then steps do not look for them.
-    """
+    """Memory for a step's arrays. `may_have_extras`: a request with pictures or an adapter has come."""
 
     def __init__(
         self, max_batch_tokens: int, max_model_len: int, num_kinds: int = 1, *, has_regimes: bool = False
@@ -136,16 +120,14 @@ class BatchBuffers:
         self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
 
     def ensure_rows(self, num_rows: int) -> npt.NDArray[np.int64]:
-        """`logit_indices` with room for `num_rows`; keeps its content."""
         self.logit_indices = _grown(self.logit_indices, num_rows)
         return self.logit_indices
 
 
 def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: BatchBuffers) -> ForwardBatch:
-    """The runtime inputs of a step, as slices of `buffers`; shapes and meaning as in `ForwardBatch`.
+    """The runtime inputs of a step, as slices of `buffers`, valid until the next one.
 
-    Rows of logits: first those to sample from, in the order of the batch's entries, then those for prompt log-probabilities,
-    in the same order. So each kind is one contiguous slice.
+    Rows of logits: first those to sample from, in the order of the entries, then those for prompt log-probabilities.
     """
     ids, positions, begins = buffers.input_ids, buffers.position_ids, buffers.subsequence_begins
     rows = _rows(batch)
@@ -209,13 +191,11 @@ def _rows(batch: ScheduledBatch) -> list[_Row]:
 
 
 def _first_rows(rows: list[_Row]) -> npt.NDArray[np.int64]:
-    """See `ForwardBatch`."""
     owners = np.array([row.sequence.sequence_id for row in rows], dtype=np.int64)
     return np.flatnonzero(np.diff(owners, prepend=-1))
 
 
 def _pictures(batch: ScheduledBatch) -> PictureInputs | None:
-    """See `ForwardBatch`."""
     if all(entry.sequence.group.pictures is None for entry in batch.entries):
         return None
     rows, embeddings, positions = [], [], []
@@ -239,7 +219,6 @@ def _pictures(batch: ScheduledBatch) -> PictureInputs | None:
 
 
 def _adapter_slots(batch: ScheduledBatch) -> npt.NDArray[np.int64] | None:
-    """See `ForwardBatch`."""
     uses = [entry.sequence.group.adapter for entry in batch.entries]
     if not any(uses):
         return None
@@ -248,13 +227,11 @@ def _adapter_slots(batch: ScheduledBatch) -> npt.NDArray[np.int64] | None:
 
 
 def _regimes(batch: ScheduledBatch) -> npt.NDArray[np.int64]:
-    """See `ForwardBatch`."""
     flags = np.array([entry.sequence.is_long for entry in batch.entries], dtype=np.int64)
     return np.repeat(flags, [entry.num_new_tokens for entry in batch.entries])
 
 
 def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers) -> BlockTables:
-    """The block tables of one cache kind's layers, as slices of `buffers`."""
     past_lens, begins, block_indices = buffers.past_lens, buffers.block_indices_begins, buffers.block_indices
     size, has_window = manager.block_size, manager.window > 0
     num_blocks = 0
@@ -273,7 +250,6 @@ def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers
 
 
 def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDArray[np.int64]:
-    """The positions of the flat batch that get a row of logits."""
     num_sample_rows = sum(entry.num_sample_rows for entry in batch.entries)
     indices = buffers.ensure_rows(num_sample_rows + batch.num_prompt_rows)
     sample_row, prompt_row, token = 0, num_sample_rows, 0

@@ -1,14 +1,8 @@
-"""Runs one step's batch through the compiled OpenVINO graph.
+"""Runs one step's batch through the compiled OpenVINO graph. On the engine thread only; `infer` releases the GIL.
 
-Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks. Does not: schedule, sample, or know
-requests. Runs on the engine thread only; `infer` releases the GIL.
-
-Determinism: the library's attention computes a row alike in any batch. OpenVINO's divides steps in two ways. If every row is
-a single token and there are fewer rows than threads, each thread sums up some blocks of a row's values. Which ones depends
-on the step's other rows. In all other steps one thread sums up a row's values in order.
-
-So a step of the first kind gets dummy tokens in a scratch block: single ones up to as many rows as threads, or one row of
-two tokens if that is less. A request's tokens then do not depend on the rest of the batch.
+Determinism: the library's attention computes a row alike in any batch. OpenVINO's does not if every row is a single
+token and there are fewer rows than threads. So such a step gets dummy tokens in a scratch block: single ones up to as
+many rows as threads, or one row of two tokens if that is less.
 """
 
 from __future__ import annotations
@@ -41,7 +35,6 @@ _LARGE_STEP = 128  # tokens; freeing the buffers of smaller steps is not worth t
 
 
 def _no_embeddings(facts: ModelFacts) -> Array:
-    """Empty embeddings, for a step without pictures."""
     levels = 0 if facts.pictures is None else facts.pictures.num_levels
     return np.zeros((0, levels * facts.hidden_size), dtype=np.float32)
 
@@ -53,12 +46,9 @@ def _numbers(first: int, count: int) -> Array:
 class KnownContext:
     """The longest context that kernels were made for, at most `max_model_len` unless a step is longer.
 
-    The attention's kernels are generated for the longest context so far, and again for a longer one, by whole blocks. For a
-    model of 24 layers with steps of 20 ms, that took 12 ms more in every 32nd step of the longest sequence. It took as long
-    in every piece of the longest prompt.
-
-    So a step longer than all before states an even longer context, which the following steps grow into. Other steps state
-    their true context: kernels for fewer sequences than threads divide the work by it.
+    The attention's kernels are generated again for each longer context, by whole blocks, which takes as long as half a
+    step. So a step longer than all before states an even longer context. Other steps state their true one, by which
+    kernels divide the work.
     """
 
     def __init__(self, max_model_len: int) -> None:
@@ -66,7 +56,7 @@ class KnownContext:
         self._longest = 0
 
     def tell(self, longest: int) -> int:
-        """The context length to pass for a step with that longest context: longer if kernels are generated again."""
+        """The context length to pass for a step with that longest context."""
         if longest <= self._longest:
             return longest
         step = max(_LEAST_STEP, (1 << (longest - 1).bit_length()) // _PARTS)
@@ -76,10 +66,7 @@ class KnownContext:
 
 
 class OpenVinoRunner:
-    """A ModelRunner over a loaded model. `num_blocks`: KV blocks of 32 tokens for the layers of each cache kind.
-
-    A single number applies to every kind. `bank`: for a model with places for adapters.
-    """
+    """A ModelRunner over a loaded model. `num_blocks`: KV blocks for the layers of each cache kind, or of every kind."""
 
     def __init__(self, loaded: LoadedModel, num_blocks: int | Sequence[int], bank: AdapterBank | None = None) -> None:
         """Allocates the KV cache. Raises: ValueError if a kind would have no block."""
@@ -129,7 +116,6 @@ class OpenVinoRunner:
         return [tensor.data.reshape(tensor.shape[0], -1).view(np.uint8) for tensor in self._caches[kind]]
 
     def forward(self, batch: ForwardBatch) -> Array:
-        """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
         num_rows = len(batch.logit_indices)
         if dummies := self._dummies(batch):
             batch = self._with_dummies(batch, dummies)
@@ -165,7 +151,6 @@ class OpenVinoRunner:
         return logits[:num_rows]
 
     def output(self, name: str) -> Array:
-        """The output of that name from the last step, of a graph with further outputs."""
         values: Array = self._request.get_tensor(name).data
         return values
 
@@ -192,11 +177,9 @@ class OpenVinoRunner:
         self._request.set_tensor(name, ov.Tensor(values))
 
     def _tables(self, batch: ForwardBatch) -> Sequence[BlockTables]:
-        """The block tables of each kind."""
         return [batch, *(batch.more_tables or [batch] * (len(self.pools) - 1))]
 
     def _dummies(self, batch: ForwardBatch) -> list[int]:
-        """The token counts of the step's dummy rows."""
         dummies = [1] * batch.num_padding
         if self._attends:  # the library of kernels computes rows alike in any batch
             return dummies
@@ -208,7 +191,6 @@ class OpenVinoRunner:
         return dummies
 
     def _with_dummies(self, batch: ForwardBatch, dummies: list[int]) -> ForwardBatch:
-        """The batch, followed by dummy sequences of these lengths."""
         first, *others = [
             self._with_scratch_blocks(tables, kind, len(dummies)) for kind, tables in enumerate(self._tables(batch))
         ]
@@ -240,7 +222,6 @@ class OpenVinoRunner:
         )
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
-        """Copy whole blocks (source, destination) in every layer of a kind, for copy-on-write."""
         for tensor in self._caches[kind]:
             # bf16 appears as f16 in numpy; a copy of equal types moves the bytes unchanged
             blocks = tensor.data
@@ -248,14 +229,12 @@ class OpenVinoRunner:
                 blocks[destination] = blocks[source]
 
     def block_parts(self, block: int, kind: int = 0) -> list[Array]:
-        """See `stored_prefixes.store.BlockMemory`."""
         return [rows[block] for rows in self._bytes_of[kind]]
 
     def close(self) -> None:
-        """Release the model and the cache's memory; the runner is unusable afterwards.
+        """Release the model and the cache's memory; on any thread, but not during a forward.
 
-        The weights are freed with the last reference to the loaded model. May be called on any thread, but not during a
-        forward.
+        The weights are freed with the last reference to the loaded model.
         """
         caches, self._caches = self._caches, []
         self._bytes_of = []

@@ -1,11 +1,7 @@
 """Makes the inputs of layers with states: where a step's sequences read their states and write new ones.
 
-Does: read and write lists of blocks. Does not: own the states (they are caches like others), or blocks. Used by the runner,
-on the engine thread only.
-
-A block holds one state: after its last token, or after the last computed one. So a sequence that continues after a full
-block finds its state there. A copied block holds the state of a forked sequence. A step overwrites the state that it
-changes, so it cannot be repeated, and no token can be taken back.
+Used on the engine thread. A block holds one state, after its last computed token. A step overwrites the state that it
+changes, so it cannot be repeated.
 """
 
 from __future__ import annotations
@@ -20,10 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def state_inputs(batch: ForwardBatch, tables: BlockTables, block_size: int, zero_block: int) -> dict[str, Array]:
-    """The graph's inputs for a step, by their names; `StepInputs` defines them.
-
-    `tables`: of the kind with states. `zero_block`: a block with the initial state of a sequence.
-    """
+    """The graph's inputs for a step. `tables`: of the kind with states. `zero_block`: a block with the initial state."""
     lists: list[Array] = []
     for row in range(len(tables.past_lens)):
         blocks = tables.block_indices[tables.block_indices_begins[row] : tables.block_indices_begins[row + 1]]

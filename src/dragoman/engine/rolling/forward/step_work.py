@@ -1,8 +1,4 @@
-"""The work of a forward pass, in a few numbers that determine its duration.
-
-Does: compute them from a batch. Does not: measure, or know their costs (`tools.plan` does). Called where steps are logged or
-simulated, on the thread that runs them.
-"""
+"""The work of a forward pass, in a few numbers that determine its duration. Used where steps are logged or simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ class StepWork:
 
     @classmethod
     def of(cls, batch: ForwardBatch) -> StepWork:
-        """The work of a batch."""
         lengths = np.diff(batch.subsequence_begins)
         decodes = lengths == 1
         contexts, pairs = [], []

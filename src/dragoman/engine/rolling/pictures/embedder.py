@@ -1,8 +1,6 @@
 """Embeds the pictures of requests, one after the other, beside the step loop, and caches the results by content.
 
-Does: keep a bounded queue before the tower and a bounded cache behind it; embed a picture once for several requests. Does
-not: prepare pictures or compute (the tower does), or know their places in prompts. `embed` is called on any event loop; the
-tower runs on one thread of the embedder's.
+`embed` is called on any event loop; the tower runs on one thread of the embedder's.
 """
 
 from __future__ import annotations
@@ -32,20 +30,16 @@ class PictureTower(Protocol):
     facts: PictureFacts
 
     def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, Embeddings]:
-        """Returns the picture's embeddings; yields after preparing it and between the parts of the computation."""
+        """Returns the embeddings; yields after preparing the picture and between the parts of the computation."""
         ...
 
-    def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
-        """See `EmbeddedPicture`."""
-        ...
+    def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]: ...
 
-    def close(self) -> None:
-        """Release the tower."""
-        ...
+    def close(self) -> None: ...
 
 
 class PictureEmbedder:
-    """Owns `tower`. `cache_bytes` bounds the cached embeddings, `max_waiting` the pictures in the queue."""
+    """Owns `tower`. `max_waiting` bounds the pictures in the queue."""
 
     def __init__(
         self, tower: PictureTower, *, cache_bytes: int = _CACHE_BYTES, max_waiting: int = _MAX_WAITING
@@ -66,11 +60,10 @@ class PictureEmbedder:
 
     @property
     def num_waiting(self) -> int:
-        """Pictures in the queue, including the one that is being embedded."""
         return len(self._jobs)
 
     async def embed(self, spans: Sequence[PictureSpan]) -> list[EmbeddedPicture]:
-        """The embeddings of each span's picture. Raises: Overloaded, EngineFailed, EngineDead or Cancelled (closed).
+        """Raises: Overloaded, EngineFailed, EngineDead or Cancelled (closed).
 
         When no request waits for a picture any more, its embedding stops.
         """
@@ -85,7 +78,6 @@ class PictureEmbedder:
                     self._leave(one)
 
     def close(self) -> None:
-        """Drop the queue, wait for the current part, release the tower."""
         with self._lock:
             self._is_closed = True
             self._cache.clear()
@@ -93,7 +85,6 @@ class PictureEmbedder:
         self._tower.close()
 
     def _take(self, key: _Key, picture: Picture) -> _Job | EmbeddedPicture:
-        """The embedded picture if it is cached, else the job that will embed it."""
         with self._lock:
             if self._is_closed:
                 raise EngineDead("the engine was shut down")
@@ -123,7 +114,6 @@ class PictureEmbedder:
                 self._forget(job)
 
     def _run(self, job: _Job, picture: Picture) -> EmbeddedPicture:
-        """Embed queued pictures, on the embedder's thread."""
         detail = job.key[1]
         try:
             embedded = EmbeddedPicture(self._compute(job, picture, detail), self._tower.grid(picture, detail))
@@ -176,7 +166,6 @@ class _Job:
         self.num_waiting = 0
 
     async def result(self) -> EmbeddedPicture:
-        """Raises: as `PictureEmbedder.embed`."""
         try:
             return await asyncio.shield(asyncio.wrap_future(self.future))
         except asyncio.CancelledError:

@@ -1,9 +1,4 @@
-"""The embedded pictures of one prompt: their placeholders, and their effect on positions, chunks and prefixes.
-
-Does: hold embeddings by their places, and three positions per token for models that use them; find places where a prompt may
-be cut. Does not: embed (`embedder` does) or schedule. Made for every request with pictures, on an event loop; read on the
-engine thread. Immutable.
-"""
+"""The embedded pictures of one prompt: their placeholders, and their effect on positions, chunks and prefixes."""
 
 from __future__ import annotations
 
@@ -31,30 +26,26 @@ class EmbeddedPicture(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedPicture:
-    """A picture in a prompt. `rows`: the position of a placeholder for each of its `embeddings`.
-
-    `key`: names its content.
-    """
+    """A picture in a prompt. `rows`: the position of a placeholder for each embedding. `key` names its content."""
 
     rows: npt.NDArray[np.int64]
     embeddings: Embeddings
     key: bytes
 
     def between(self, begin: int, end: int) -> tuple[npt.NDArray[np.int64], Embeddings]:
-        """The embeddings of positions in [begin, end)."""
         first, last = np.searchsorted(self.rows, (begin, end))
         return self.rows[first:last], self.embeddings[first:last]
 
 
 class PromptPictures:
-    """A prompt's pictures in the order of their places.
+    """A prompt's pictures in the order of their places. Made on an event loop, read on the engine thread; immutable.
 
-    `positions` i64 [3, prompt tokens]: time, row and column; None = the model has only one position. Tokens after the prompt
-    have three equal ones, their index plus `offset`. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
+    `positions` i64 [3, prompt tokens]: time, row and column; None = one position. Later tokens have three equal ones,
+    their index plus `offset`. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
     """
 
     def __init__(self, request: EngineRequest, pictures: Sequence[EmbeddedPicture], facts: PictureFacts) -> None:
-        """`pictures`: those of the request's spans. Raises: InvalidRequest if placeholders and embeddings do not match."""
+        """Raises: InvalidRequest if placeholders and embeddings do not match."""
         ids = np.array(request.prompt_ids, dtype=np.int64)
         self.placed = [
             _place(span, picture, ids, facts.placeholder_id)
@@ -74,7 +65,7 @@ class PromptPictures:
         return [part for part in parts if len(part[0])]
 
     def positions_between(self, begin: int, end: int) -> npt.NDArray[np.int64]:
-        """The three positions of the sequence's tokens in [begin, end); shape i64 [3, end - begin]."""
+        """The three positions of tokens in [begin, end); i64 [3, end - begin]."""
         plain = np.broadcast_to(np.arange(begin, end, dtype=np.int64) + self.offset, (3, end - begin))
         if self.positions is None or begin >= self.positions.shape[1]:
             return plain
@@ -82,22 +73,21 @@ class PromptPictures:
         return np.concatenate([known, plain[:, known.shape[1] :]], axis=1)
 
     def cut_before(self, end: int) -> int:
-        """The last place, at most `end`, where the prompt may be cut: not inside a picture whose tokens see each other."""
+        """The last place, at most `end`, that is not inside a picture whose tokens see each other."""
         index = bisect_left(self._begins, end) - 1
         return self._begins[index] if index >= 0 and end < self._ends[index] else end
 
     def cut_from(self, begin: int) -> int:
-        """The first place at or after `begin` where the prompt may be cut."""
         index = bisect_left(self._begins, begin) - 1
         return max(begin, self._ends[index]) if index >= 0 else begin
 
     @property
     def longest_span(self) -> int:
-        """Tokens of the longest picture that must be computed in one step; 0 = no such picture."""
+        """Tokens of the longest picture that must be computed in one step."""
         return max((end - begin for begin, end in zip(self._begins, self._ends, strict=True)), default=0)
 
     def block_keys(self, block_size: int) -> dict[int, bytes]:
-        """For each block with placeholders: a key of the pictures there, which its tokens do not identify."""
+        """For each block with placeholders: a key of the pictures there."""
         keys: dict[int, bytes] = {}
         for picture in self.placed:
             for block in np.unique(picture.rows // block_size).tolist():
@@ -122,10 +112,7 @@ def _place(
 def _positions(
     num_tokens: int, spans: Sequence[PictureSpan], grids: Sequence[tuple[int, int]]
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """The three positions of all tokens of a prompt, and the offset for later tokens.
-
-    A picture's tokens share one time, and count rows and columns from there; the next token follows the largest position.
-    """
+    """The positions of all tokens of a prompt, and the offset for later ones. A picture's tokens share one time."""
     positions = np.empty((3, num_tokens), dtype=np.int64)
     token, following = 0, 0  # the next token, and its position as text
     for span, (num_rows, num_columns) in zip(spans, grids, strict=True):

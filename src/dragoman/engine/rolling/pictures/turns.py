@@ -1,13 +1,8 @@
-"""Lets steps and the parts of a tower compute in turn, as both want all cores.
+"""Lets steps and the parts of a tower compute in turn, as both want all cores. Each side uses its own thread.
 
-Does: pass the cores from the side that has finished its turn to the waiting side. So a stream's gap is one step and one
-part. Two computations at once would take no longer in sum. But each of a step's operations waits for all its threads, which
-get time in the operating system's slices, so gaps would vary.
-
-Does not: know what is computed. Each side enters and leaves its turns on its own thread: the engine's, and the embedder's.
-
-Turns are fair while they are of similar length. A side does not wait for the other if its last turn was less than half as
-long. No side waits longer than that: then the operating system shares the cores.
+A stream's gap is then one step and one part; with two computations at once it would vary, as each operation waits for
+all its threads. A side does not wait for the other if its own last turn was less than half as long, and never longer
+than that.
 """
 
 from __future__ import annotations
@@ -30,21 +25,17 @@ class Turn:
         self._begin_s = 0.0
 
     def __enter__(self) -> None:
-        """Wait for the other side's turn to end, unless that takes too long."""
         self._turns.take(self)
         self._begin_s = perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the turn: the waiting side is next."""
         self.last_s = perf_counter() - self._begin_s
         self._turns.leave(self)
 
 
 class Turns:
-    """Two sides that take turns: `steps` and `parts`."""
-
     def __init__(self) -> None:
         self.steps, self.parts = Turn(self), Turn(self)
         self._lock = Lock()  # guards the following
@@ -53,7 +44,6 @@ class Turns:
 
     @property
     def is_awaited(self) -> bool:
-        """True if one side waits for the other's turn to end."""
         return self._next is not None
 
     def take(self, side: Turn) -> None:
@@ -75,7 +65,6 @@ class Turns:
                 side.gate.acquire()  # it was opened meanwhile
 
     def leave(self, side: Turn) -> None:
-        """End the side's turn."""
         with self._lock:
             if self._holder is not side:  # it had not waited for its turn
                 return

@@ -1,8 +1,6 @@
 """Filters that narrow one row's distribution before the draw, such as top-k and top-p; and the draw itself.
 
-Does: find the surviving tokens exactly, by thresholds and partial sorts (never sorting a vocabulary). Does not: know
-sequences or randomness; a row's result depends on its logits, its parameters and the number drawn, never on other rows.
-Called by the sampler on the engine thread.
+Exact, by thresholds and partial sorts, never sorting a vocabulary. Called by the sampler on the engine thread.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ _POSITIVE_INF_BITS = np.uint32(0x7F800000)  # IEEE 754 single precision; with th
 
 
 class Scratch:
-    """Reusable row buffers, padded to whole columns; the padding is never a candidate.
-
-    The operating system provides fresh arrays of this size page by page, which takes longer than filling them.
-    """
+    """Reusable row buffers, padded to whole columns; fresh arrays of this size take longer to get than to fill."""
 
     def __init__(self, vocab_size: int) -> None:
         width = -(-vocab_size // _COLUMN_HEIGHT) * _COLUMN_HEIGHT
@@ -52,9 +47,9 @@ class Scratch:
 class Survivors:
     """The remaining candidates, in ascending id order.
 
-    `scores` are logits minus the largest one, divided by the temperature: <= 0. `weights` = exp(scores), unnormalised. `ids`
-    None = the whole row, in the scratch buffers and padded (valid until the next row): dropped tokens have weight 0. Both
-    arrays are computed when first needed, so that top-k never scores a whole vocabulary.
+    `scores` are logits minus the largest one, divided by the temperature; `weights` = exp(scores). `ids` None = the
+    whole row, in the scratch buffers and padded (valid until the next row): dropped tokens have weight 0. Both arrays
+    are computed when first needed, so that top-k never scores a whole vocabulary.
     """
 
     __slots__ = ("_maximum", "_scores", "_temperature", "_weights", "ids", "logits", "scratch")
@@ -70,7 +65,6 @@ class Survivors:
 
     @property
     def scores(self) -> FloatArray:
-        """Scaled logits, the largest 0."""
         if self._scores is None:
             own = self.scratch.scores[: self.logits.size] if self.ids is None else None
             scores = np.subtract(self.logits, self._maximum, out=own)
@@ -81,18 +75,15 @@ class Survivors:
 
     @property
     def weights(self) -> FloatArray:
-        """exp(scores)."""
         if self._weights is None:
             self._weights = np.exp(self.scores, out=self.scratch.weights if self.ids is None else None)
         return self._weights
 
     @property
     def total(self) -> float:
-        """The sum of the weights."""
         return float(np.add.reduce(self.weights))
 
     def keep(self, indices: IndexArray) -> Survivors:
-        """Only the survivors at `indices` (ascending)."""
         kept = Survivors(self.logits[indices], self._maximum, self._temperature, self.scratch)
         kept.ids = indices if self.ids is None else self.ids[indices]
         kept._scores = None if self._scores is None else self._scores[indices]
@@ -100,7 +91,7 @@ class Survivors:
         return kept
 
     def keep_mask(self, mask: BoolArray) -> Survivors:
-        """Only the survivors where `mask` is true. Shapes: as `scores`. Mutates: the scratch buffers if they are many."""
+        """Only the survivors where `mask` is true. Mutates: the scratch buffers if they are many."""
         if self.ids is not None or int(np.count_nonzero(mask)) * _SPARSE_SHARE <= mask.size:
             return self.keep(np.flatnonzero(mask))
         np.multiply(self.weights, mask, out=self.scratch.weights)
@@ -122,11 +113,7 @@ class Survivors:
 
 
 class LogitsFilter(Protocol):
-    """One narrowing of the distribution."""
-
-    def is_needed(self, params: SamplingParams) -> bool:
-        """True if the parameters switch the filter on."""
-        ...
+    def is_needed(self, params: SamplingParams) -> bool: ...
 
     def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
         """The survivors that pass this filter: at least one."""
@@ -134,8 +121,6 @@ class LogitsFilter(Protocol):
 
 
 class Temperature:
-    """Scales the logits: the first step, after which every token is a candidate."""
-
     def apply(self, logits: FloatArray, maximum: np.float32, params: SamplingParams, scratch: Scratch) -> Survivors:
         """Every token, scored. Shapes: logits [V], finite or -inf; `maximum` is the largest of them."""
         return Survivors(logits, maximum, np.float32(max(params.temperature, _MIN_TEMPERATURE)), scratch)
@@ -144,7 +129,7 @@ class Temperature:
 class TopNSigma:
     """Keeps the tokens whose logits are at most n standard deviations below the largest; masked tokens do not count.
 
-    The temperature scales both, so it does not matter here. Source: arXiv:2411.07641, section 3.
+    The temperature scales both, so it does not matter. Source: arXiv:2411.07641, section 3.
     """
 
     def is_needed(self, params: SamplingParams) -> bool:
@@ -175,10 +160,7 @@ class TopK:
 
 
 class TopP:
-    """Keeps the smallest set of most likely tokens whose probabilities reach p.
-
-    Source: nucleus sampling, arXiv:1904.09751, section 3.1.
-    """
+    """Source: nucleus sampling, arXiv:1904.09751, section 3.1."""
 
     def is_needed(self, params: SamplingParams) -> bool:
         return params.top_p < 1.0
@@ -188,10 +170,7 @@ class TopP:
 
 
 class MinP:
-    """Keeps the tokens at least `min_p` times as likely as the most likely one.
-
-    Source: arXiv:2407.01082, section 3.
-    """
+    """Source: arXiv:2407.01082, section 3."""
 
     def is_needed(self, params: SamplingParams) -> bool:
         return params.min_p > 0.0
@@ -201,10 +180,7 @@ class MinP:
 
 
 class TypicalP:
-    """Keeps the smallest set of tokens nearest to the distribution's entropy whose probabilities reach p.
-
-    Source: locally typical sampling, arXiv:2202.00666, section 4.
-    """
+    """Keeps the set nearest to the distribution's entropy. Source: arXiv:2202.00666, section 4."""
 
     def is_needed(self, params: SamplingParams) -> bool:
         return params.typical_p < 1.0
@@ -227,8 +203,8 @@ FILTERS: tuple[LogitsFilter, ...] = (TopNSigma(), TopK(), TopP(), MinP(), Typica
 def without_top_choices(survivors: Survivors, threshold: float, kept_ids: IndexArray) -> Survivors:
     """XTC: drops the tokens whose probability reaches the threshold, except the least likely of them.
 
-    Does nothing if one of `kept_ids` would be dropped, as answers could not end. Of equally likely ones the last stays.
-    Source: text-generation-webui's pull request 6335.
+    Does nothing if one of `kept_ids` would be dropped, as answers could not end. Source: text-generation-webui's pull
+    request 6335.
     """
     weights = survivors.weights
     top = np.flatnonzero((weights >= np.float32(threshold * survivors.total)) & (weights > 0))
@@ -267,11 +243,7 @@ def for_a_gap(survivors: Survivors, ending_ids: IndexArray) -> Survivors | None:
 
 
 def keep_only(row: FloatArray, bits: npt.NDArray[np.uint8]) -> None:
-    """Set every element to -inf whose bit is 0. Shapes: row [n], bits [n] of 0 or 1. Mutates: row.
-
-    Kept elements are capped at +inf and the others at -inf: without branches, this is several times faster than a masked
-    assignment when the mask is irregular.
-    """
+    """Set every element to -inf whose bit is 0. Shapes: row [n], bits [n]. Without branches: much faster than a mask."""
     caps = (bits ^ np.uint8(1)).astype(np.uint32) << np.uint32(31)
     caps |= _POSITIVE_INF_BITS
     np.minimum(row, caps.view(np.float32), out=row)
@@ -317,7 +289,6 @@ def keep_by_mass(survivors: Survivors, keys: FloatArray, share: float) -> Surviv
 
 
 def _best_first(values: FloatArray, indices: IndexArray) -> IndexArray:
-    """The indices sorted by value, best first; of equal ones the first."""
     order: IndexArray = np.take(indices, np.argsort(-values[indices], kind="stable"))
     return order
 
@@ -325,8 +296,7 @@ def _best_first(values: FloatArray, indices: IndexArray) -> IndexArray:
 def _reaching(values: FloatArray, k: int) -> IndexArray:
     """Indices (ascending) of a small set that contains the k largest values, without those of -inf.
 
-    The k-th largest of the maxima of disjoint columns is a bound that at least k values reach, and few others. Only columns
-    whose maximum reaches it are examined.
+    The k-th largest of the maxima of disjoint columns is a bound that at least k values reach, and few others.
     """
     width = values.size // _COLUMN_HEIGHT
     if k >= values.size or width < 2 * k:
@@ -380,8 +350,5 @@ def _histogram(keys: FloatArray, weights: FloatArray, span: float, scratch: Scra
 
 
 def _pick(cumulative: DoubleArray, uniform: float) -> int:
-    """Index at `uniform` of a cumulative weight; never one whose own weight is zero.
-
-    `uniform` is at most 1 - 2**-53, so its product with the total rounds to less than the total.
-    """
+    """Index at `uniform`, at most 1 - 2**-53, of a cumulative weight; never one whose own weight is zero."""
     return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))

@@ -1,8 +1,6 @@
-"""Processors that change logits: penalties, DRY, bias and masks, each over all rows of a batch that need it.
+"""Processors that change logits in place: penalties, DRY, bias and masks. Called by the sampler on the engine thread.
 
-Does: edit rows of logits in place. Does not: choose the order (`Sampler` does), or filter probabilities (`logits_filters`).
-Called by the sampler on the engine thread. A processor gets only the rows that use it, so an unused one costs nothing, and
-it changes every row independently of the others.
+A processor gets only the rows that use it, so an unused one costs nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +22,10 @@ _FEW_WORDS = 32  # of a mask that allows any token
 
 
 class LogitsProcessor(Protocol):
-    """One edit of the logits."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        """True if this sequence ever uses the processor."""
-        ...
+    def is_needed(self, state: SamplerState) -> bool: ...
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        """Edit `logits[rows[i]]` according to `states[i]`.
-
-        Shapes: logits [R, V], C-contiguous. Mutates: logits, in those rows only.
-        """
+        """Edit `logits[rows[i]]` according to `states[i]`. Shapes: logits [R, V], C-contiguous."""
         ...
 
 
@@ -47,7 +38,6 @@ def _locate(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> 
 
 
 def _per_id(values: Sequence[float], sizes: IdArray) -> FloatArray:
-    """A value per row, repeated for every id of the row."""
     return np.repeat(np.array(values, dtype=np.float32), sizes)
 
 
@@ -62,10 +52,7 @@ def _ban(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> Non
 
 
 class RepetitionPenalty:
-    """Divides positive and multiplies negative logits of tokens that occurred in the prompt or were generated.
-
-    Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits.
-    """
+    """Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits."""
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.repetition_penalty != 1.0
@@ -80,10 +67,7 @@ class RepetitionPenalty:
 
 
 class FrequencyPenalty:
-    """Subtracts the penalty once per time a token was generated.
-
-    Source: OpenAI API reference, frequency_penalty.
-    """
+    """Source: OpenAI API reference, frequency_penalty."""
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.frequency_penalty != 0.0
@@ -95,10 +79,7 @@ class FrequencyPenalty:
 
 
 class PresencePenalty:
-    """Subtracts the penalty from every token that was generated at least once.
-
-    Source: OpenAI API reference, presence_penalty.
-    """
+    """Source: OpenAI API reference, presence_penalty."""
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.presence_penalty != 0.0
@@ -111,10 +92,7 @@ class PresencePenalty:
 
 
 class Dry:
-    """Subtracts a penalty from tokens that would continue a repetition, growing with its length.
-
-    Source: DRY, text-generation-webui's pull request 5677: multiplier * base ** (length - allowed length).
-    """
+    """Source: DRY, text-generation-webui's pull request 5677: multiplier * base ** (length - allowed length)."""
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.repeats is not None
@@ -133,8 +111,6 @@ class Dry:
 
 
 class LogitBias:
-    """Adds the request's own bias to the logits it names."""
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.bias_ids.size > 0
 
@@ -144,8 +120,6 @@ class LogitBias:
 
 
 class AllowedTokens:
-    """Masks everything but the request's `allowed_token_ids`."""
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.allowed_ids is not None
 
@@ -170,8 +144,6 @@ class BadWordsMask:
 
 
 class MinTokens:
-    """Masks the end-of-sequence and stop tokens until `min_tokens` tokens are generated."""
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0
 
@@ -183,8 +155,6 @@ class MinTokens:
 
 
 class GrammarMask:
-    """Masks every token the request's grammar does not allow next."""
-
     def __init__(self, prefetcher: MaskPrefetcher) -> None:
         self._prefetcher = prefetcher
 
@@ -207,6 +177,5 @@ class GrammarMask:
 
 
 def force_token(logits_row: FloatArray, token_id: int) -> None:
-    """Mask every token but the required next one. Shapes: [V]. Mutates: the row."""
     logits_row[:] = NEG_INF
     logits_row[token_id] = 0.0

@@ -1,11 +1,7 @@
-"""Computes grammar masks during the forward pass: they depend on the tokens so far, not on the logits.
+"""Computes grammar masks during the forward pass, on one worker thread. The rest runs on the engine thread.
 
-Does: compute the masks of all states with a grammar for the current step, on one worker thread. Does not: apply masks
-(`logits_processors.GrammarMask` does). `start`, `take` and `close` run on the engine thread. Between `start` and `take` only
-the worker uses a state's grammar: no tokens are appended during a forward.
-
-The states after a sequence's guesses share one grammar state, and their masks are computed together. Copying the grammar
-state for each guess takes longer with the answer's length (20 to 40 µs after 1,000 tokens).
+Between `start` and `take` only the worker uses a state's grammar: no tokens are appended during a forward. The states
+after a sequence's guesses share one grammar state: copying it for each takes longer with the answer's length.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from dragoman.types import TokenMasker
 
 
 def compute_masks(masker: TokenMasker, ids_ahead: Sequence[int], vocab_size: int) -> MaskWords:
-    """The tokens a grammar allows next, and after each of these tokens, as bits. Shapes: [1 + len(ids), ceil(V / 32)]."""
+    """The tokens a grammar allows next, and after each of these tokens, as bits [1 + len(ids), ceil(V / 32)]."""
     words = np.zeros((1 + len(ids_ahead), -(-vocab_size // 32)), dtype="<u4")
     if ids_ahead:
         masker.fill_masks(words, ids_ahead)
@@ -33,10 +29,7 @@ def compute_masks(masker: TokenMasker, ids_ahead: Sequence[int], vocab_size: int
 
 
 class MaskPrefetcher:
-    """The masks for the next sampling. The worker thread starts with the first grammar.
-
-    `wait_s`: seconds that sampling waited for each mask.
-    """
+    """The masks for the next sampling. `wait_s`: seconds that sampling waited for each mask."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -45,10 +38,7 @@ class MaskPrefetcher:
         self.wait_s = Histogram(SECONDS)
 
     def start(self, states: Sequence[SamplerState]) -> None:
-        """Start computing the masks of all states with a grammar; drops those of a failed step.
-
-        States ahead of another one follow it, in order.
-        """
+        """Start computing the masks; drops those of a failed step. States ahead of another one follow it, in order."""
         if self._pending:
             wait(set(self._pending.values()))
             self._pending.clear()
@@ -63,7 +53,7 @@ class MaskPrefetcher:
             self._submit(run)
 
     def take(self, state: SamplerState) -> MaskWords:
-        """The state's mask: the prefetched one, or computed now. Raises: its grammar's errors. Shapes: [ceil(V / 32)]."""
+        """The state's mask [ceil(V / 32)]: the prefetched one, or computed now. Raises: its grammar's errors."""
         begin_s = perf_counter()
         prepared = self._pending.pop(id(state), None)
         if prepared is not None:
@@ -76,13 +66,11 @@ class MaskPrefetcher:
         return mask
 
     def close(self) -> None:
-        """Stop the worker."""
         if self._worker is not None:
             self._worker.shutdown(cancel_futures=True)
             self._worker = None
 
     def _submit(self, run: Sequence[SamplerState]) -> None:
-        """Start computing the masks of states that share a grammar state."""
         self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="dragoman-masks")
         last = run[-1]
         assert last.masker is not None

@@ -1,9 +1,4 @@
-"""Random numbers that depend on a counter instead of a state: the same seed gives the same tokens in any batch.
-
-Does: Philox4x32-10, vectorised over rows, and uniform numbers with 53 random bits made from it. Does not: keep any state;
-a number is a pure function of (seed, sequence index, position), so preemption and batch-mates cannot change it.
-Called by the sampler, on the engine thread.
-"""
+"""Random numbers by a counter instead of a state: preemption and other requests of a batch cannot change them."""
 
 from __future__ import annotations
 
@@ -23,10 +18,9 @@ _SEED_MASK = (1 << 64) - 1
 
 
 def philox4x32(counters: UInt64Array, keys: UInt64Array) -> UInt64Array:
-    """Four random 32-bit words per row, held in 64-bit integers.
+    """Four random 32-bit words per row, in 64-bit integers. Shapes: counters [4, R], keys [2, R]; returns [4, R].
 
-    Shapes: counters [4, R] and keys [2, R], 32-bit words in 64-bit integers; returns [4, R].
-    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3.
+    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3: Philox4x32-10.
     """
     rounds = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None]
     schedule = (keys[None] + rounds * _KEY_STEPS[None, :, None]) & _LOW_32  # [rounds, 2, R]
@@ -42,10 +36,9 @@ def philox4x32(counters: UInt64Array, keys: UInt64Array) -> UInt64Array:
 def uniforms(
     seeds: Sequence[int], sequence_indices: Sequence[int], positions: Sequence[int], purpose: int = 0
 ) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) per row, with 53 random bits.
+    """One number in [0, 1) per row, with 53 random bits. Seeds are taken modulo 2**64.
 
-    Shapes: R numbers for R-long arguments. `positions` counts generated tokens. Seeds are taken modulo 2**64, so any integer
-    is a seed. Numbers for different purposes are independent.
+    `positions` count generated tokens. Numbers for different purposes are independent.
     """
     keys = np.array([seed & _SEED_MASK for seed in seeds], dtype=np.uint64)
     counters = np.zeros((4, len(seeds)), dtype=np.uint64)

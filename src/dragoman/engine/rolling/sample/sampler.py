@@ -1,8 +1,6 @@
-"""Turns logits into tokens and log-probabilities, for all rows of a step at once.
+"""Turns logits into tokens and log-probabilities, for all rows of a step at once. On the engine thread.
 
-Does: run the processors and filters in one fixed order, draw, report raw log-probabilities. Does not: know blocks, text or
-requests beyond their sampling parameters. Called by the step loop, beam search and speculation, on the engine thread. A
-row's result never depends on the other rows: reductions over the vocabulary work on one row at a time.
+A row's result never depends on the other rows: reductions over the vocabulary work on one row at a time.
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ _LARGEST_LOGIT = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One chosen token per row. `logprobs[i]` and `top_logprobs[i]` are None unless row i requests them.
+    """One chosen token per row, i64 [R]. `logprobs[i]` and `top_logprobs[i]` are None unless row i requests them.
 
-    `token_ids` [R] i64. Log-probabilities are raw: of the model's logits. If row i requests it, they are of the final
-    distribution instead, in which tokens that could not be drawn have none. `top_logprobs[i]` has the N most likely tokens,
-    best first, of equally likely ones the lowest id first; a chosen token in it has the very same value.
+    Log-probabilities are of the model's logits, or of the final distribution if row i requests it. `top_logprobs[i]`
+    has the N most likely tokens, best first, of equally likely ones the lowest id first; a chosen token in it has the
+    very same value.
     """
 
     token_ids: IdArray
@@ -103,7 +101,6 @@ class Sampler:
         masker: TokenMasker | None = None,
         watch: AnswerWatch | None = None,
     ) -> SamplerState:
-        """The state of a sequence of `request` before its first generated token. `masker`: its grammar's start state."""
         state = SamplerState(
             SamplingPlan.from_request(request, self.vocab_size), request, sequence_index, masker, watch
         )
@@ -114,27 +111,19 @@ class Sampler:
         return state
 
     def prefetch(self, states: Sequence[SamplerState]) -> None:
-        """Start computing the grammars' masks for sampling from these very states.
-
-        Called right before the forward pass, which runs meanwhile; the states must not change in between.
-        """
+        """Start computing the grammars' masks for these very states, which must not change during the forward pass."""
         if self._has_grammars:
             self._masks.start(states)
 
     @property
     def mask_wait_s(self) -> Histogram:
-        """Seconds that sampling waited for each grammar's mask."""
         return self._masks.wait_s
 
     def close(self) -> None:
-        """Stop the thread that `prefetch` may have started."""
         self._masks.close()
 
     def sample(self, logits: FloatArray, states: Sequence[SamplerState]) -> Sampled:
-        """The next token of every row. The caller observes it after appending it.
-
-        Shapes: logits [R, V], C-contiguous, one row per state. Mutates: logits.
-        """
+        """The next token of every row; the caller observes it. Shapes: logits [R, V], C-contiguous. Mutates: logits."""
         untouched = self._keep_rows(logits, states)
         with np.errstate(over="ignore"):  # quotients beyond float32 become -inf, as intended
             self._apply_processors(logits, states)
@@ -143,10 +132,7 @@ class Sampler:
         return self._report(logits, untouched, states, token_ids, drawn)
 
     def process(self, logits: FloatArray, states: Sequence[SamplerState]) -> FloatArray:
-        """Log-probabilities after the processors (steps 1 to 9), for beam search; masked tokens have -inf.
-
-        Shapes: [R, V]. Mutates: logits, which are returned.
-        """
+        """Log-probabilities [R, V] after steps 1 to 9, for beam search; masked tokens have -inf. Mutates: logits."""
         untouched = self._keep_rows(logits, states)
         with np.errstate(over="ignore"):
             self._apply_processors(logits, states)
@@ -157,10 +143,7 @@ class Sampler:
         return logits
 
     def prompt_logprobs(self, logits: FloatArray, target_ids: Sequence[int], top_n: int) -> list[PromptLogprob]:
-        """The raw log-probability of each row's target and the row's `top_n` most likely tokens.
-
-        Shapes: logits [k, V], target_ids [k]. Mutates: nothing.
-        """
+        """The raw log-probability of each row's target, and the top list. Shapes: logits [k, V], target_ids [k]."""
         reported = []
         for row, target_id in zip(logits, target_ids, strict=True):
             raw = RawLogprobs(row, self._scratch)
@@ -168,13 +151,12 @@ class Sampler:
         return reported
 
     def raw_logprobs(self, logits_row: FloatArray) -> RawLogprobs:
-        """Log-probabilities of a row of the model's logits, for beam search. Shapes: [V]; do not change it while in use."""
+        """Log-probabilities of a row [V] of the model's logits; do not change it while in use."""
         return RawLogprobs(logits_row, self._scratch)
 
     # --- steps ---
 
     def _keep_rows(self, logits: FloatArray, states: Sequence[SamplerState]) -> dict[int, FloatArray]:
-        """Copies of the rows whose raw logits are needed after they are changed."""
         assert logits.shape == (len(states), self.vocab_size)
         assert logits.flags.c_contiguous  # the processors write through a flat view
         return {
@@ -211,10 +193,7 @@ class Sampler:
     def _draw(
         self, logits: FloatArray, states: Sequence[SamplerState], maxima: FloatArray, token_ids: IdArray
     ) -> dict[int, _Drawn]:
-        """Replace the most likely token by a drawn one in every row that samples.
-
-        Returns the final distributions of the rows that request them.
-        """
+        """Replace the most likely token in every row that samples; returns the final distributions that rows request."""
         told: dict[int, _Drawn] = {}
         rows = [row for row, state in enumerate(states) if not state.is_greedy]
         if not rows:
@@ -242,7 +221,7 @@ class Sampler:
     def _for_a_gap(
         self, logits_row: FloatArray, maximum: np.float32, state: SamplerState, survivors: Survivors
     ) -> Survivors:
-        """The candidates to fill a gap: if none is likely, the end, or the likeliest token if the end is banned."""
+        """If no candidate is likely, the end, or the likeliest token if the end is banned."""
         narrowed = for_a_gap(survivors, state.plan.ending_ids)
         if narrowed is not None:
             return narrowed
@@ -277,8 +256,6 @@ class Sampler:
 
 
 class _Drawn(NamedTuple):
-    """The log-probability of a drawn token, and the most likely candidates."""
-
     logprob: float
     top: list[Logprob]
 
@@ -293,7 +270,6 @@ def _drawn_from(survivors: Survivors, token_id: int, top_n: int) -> _Drawn:
 
 
 def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np.float64]:
-    """A random number for each state, by its sequence and position."""
     return uniforms(
         [state.plan.seed for state in states],
         [state.sequence_index for state in states],
@@ -303,7 +279,7 @@ def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np
 
 
 def _excluding(states: Sequence[SamplerState]) -> list[bool]:
-    """True for each state in which XTC takes effect, by its random number."""
+    """For each state, whether XTC takes effect."""
     chances = np.array([state.plan.params.xtc_probability for state in states])
     if not chances.any():
         return [False] * len(states)
@@ -312,7 +288,7 @@ def _excluding(states: Sequence[SamplerState]) -> list[bool]:
 
 
 class RawLogprobs:
-    """Log-probabilities of one row of logits, by one formula for every token, so that equal tokens have equal values."""
+    """Log-probabilities of one row, by one formula, so that equal tokens have equal values."""
 
     def __init__(self, logits_row: FloatArray, scratch: Scratch) -> None:
         maximum = logits_row.max()
@@ -325,15 +301,13 @@ class RawLogprobs:
             self._offset = float(maximum) + _log_total(scores, scratch)
 
     def of(self, token_id: int) -> float:
-        """The log-probability of a token, not below LOWEST_LOGPROB."""
+        """Not below LOWEST_LOGPROB."""
         return max(float(self._logits[token_id]) - self._offset, LOWEST_LOGPROB)
 
     def rank(self, token_id: int) -> int:
-        """The token's rank: one more than the number of likelier tokens."""
         return 1 + int(np.count_nonzero(self._logits > self._logits[token_id]))
 
     def top(self, num_tokens: int) -> list[Logprob]:
-        """The most likely tokens, best first, of equally likely ones the lowest id first."""
         return [Logprob(token_id, self.of(token_id)) for token_id in ranked(self._logits, num_tokens).tolist()]
 
 
@@ -355,7 +329,6 @@ def _finite(logits_row: FloatArray) -> FloatArray:
 
 
 def _repair(logits_row: FloatArray, state: SamplerState, untouched: FloatArray | None) -> None:
-    """Repair a row whose largest logit is NaN or infinite. Mutates: the row."""
     cleaned = _cleaned(logits_row)
     if cleaned.max() > -np.inf:
         logits_row[:] = cleaned

@@ -1,8 +1,4 @@
-"""The sampler's state of one sequence: penalty counts, repeats, bad-word context, grammar, position.
-
-Does: record generated tokens (`observe`), copy itself for a forked sequence (`fork`). Does not: look at logits. Made by
-`Sampler.new_state`, owned by a sequence, used on the engine thread only.
-"""
+"""The sampler's state of one sequence. Made by `Sampler.new_state`, used on the engine thread only."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class BadWords:
                 self._by_last.setdefault(word[-2], []).append((list(word[:-1]), word[-1]))
 
     def completing_ids(self, history: list[int] | None) -> list[int]:
-        """The tokens that would complete a word of several tokens after `history`; None if there are no such words."""
         if not history:
             return []
         candidates = self._by_last.get(history[-1], ())
@@ -40,10 +35,7 @@ class BadWords:
 
 
 class TokenCounts:
-    """Tokens that occurred, and how often they were generated, as arrays ready for a gather.
-
-    Prompt tokens (for the repetition penalty) are present with count 0.
-    """
+    """Tokens that occurred [n], and how often they were generated [n]; those of the prompt with count 0."""
 
     def __init__(self, prompt_ids: IdArray) -> None:
         self._slots = {token_id: slot for slot, token_id in enumerate(prompt_ids.tolist())}
@@ -52,16 +44,13 @@ class TokenCounts:
 
     @property
     def ids(self) -> IdArray:
-        """Every token that occurred, [n]."""
         return self._ids[: len(self._slots)]
 
     @property
     def counts(self) -> FloatArray:
-        """The number of times that each of `ids` was generated, [n]."""
         return self._counts[: len(self._slots)]
 
     def add(self, token_id: int) -> None:
-        """Count one generated token."""
         slot = self._slots.get(token_id)
         if slot is None:
             slot = len(self._slots)
@@ -73,7 +62,6 @@ class TokenCounts:
         self._counts[slot] += 1
 
     def copy(self) -> TokenCounts:
-        """An independent copy."""
         other = TokenCounts.__new__(TokenCounts)
         other._slots = dict(self._slots)
         other._ids, other._counts = self._ids.copy(), self._counts.copy()
@@ -82,10 +70,10 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """A request's sampling parameters in array form, made once and shared by its sequences.
+    """A request's sampling parameters in array form, shared by its sequences. Ids outside the vocabulary are dropped.
 
-    `ending_ids`: end-of-sequence and stop tokens, banned until `min_tokens`. `rescue_ids`: the allowed tokens if every token
-    is masked. `prompt_ids`: the prompt's distinct tokens, if a penalty needs them. Ids outside the vocabulary are dropped.
+    `ending_ids`: end-of-sequence and stop tokens, banned until `min_tokens`. `rescue_ids`: the allowed tokens if every
+    token is masked. `prompt_ids`: the prompt's distinct tokens, if a penalty needs them.
     """
 
     params: SamplingParams
@@ -100,7 +88,6 @@ class SamplingPlan:
 
     @classmethod
     def from_request(cls, request: EngineRequest, vocab_size: int) -> SamplingPlan:
-        """The plan of `request` for logits of `vocab_size` columns."""
         params = request.sampling
 
         def known(ids: Iterable[int]) -> IdArray:
@@ -122,7 +109,6 @@ class SamplingPlan:
 
     @property
     def counts_tokens(self) -> bool:
-        """True if a penalty needs the tokens so far."""
         params = self.params
         return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
@@ -130,10 +116,8 @@ class SamplingPlan:
 class SamplerState:
     """The sampler's state of one sequence. `active` is a bit set over the sampler's processors.
 
-    `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens to search for bad
-    words, including the prompt's end; None without bad words of several tokens. `ids_ahead`: tokens after the state whose
-    grammar state is shared; () = the grammar state is its own. `watch`: of its reasoning and repetitions; None = not needed
-    any more.
+    `history`: the tokens to search for bad words, including the prompt's end. `ids_ahead`: tokens after the state whose
+    grammar state is shared. `watch`: of its reasoning and repetitions; None = not needed any more.
     """
 
     __slots__ = (
@@ -166,7 +150,6 @@ class SamplerState:
 
     @property
     def is_greedy(self) -> bool:
-        """True if it takes the most likely token."""
         return self.plan.params.temperature == 0.0
 
     @property
@@ -175,10 +158,7 @@ class SamplerState:
         return None if self.watch is None or not self.watch.forced_ids else self.watch.forced_ids[0]
 
     def observe(self, token_id: int) -> None:
-        """Record a token that was appended to the sequence.
-
-        A token that the grammar refuses leaves the grammar where it is; it only comes if no other was left.
-        """
+        """Record an appended token. One that the grammar refuses leaves the grammar where it is."""
         self.num_generated += 1
         if self.history is not None:
             self.history.append(token_id)
@@ -205,10 +185,7 @@ class SamplerState:
         return other
 
     def ahead(self, token_ids: Sequence[int]) -> list[SamplerState]:
-        """This state, and the states after the first, the second, … of these tokens; only for sampling.
-
-        They are valid until this one changes: all share its grammar state, and those without counts share the rest.
-        """
+        """This state, and the states after the first, the second, … of these tokens; valid until this one changes."""
         states = [self]
         for num_ahead, token_id in enumerate(token_ids, 1):
             following = states[-1]._view(1)

@@ -1,10 +1,6 @@
-"""Finds earlier occurrences of a sequence's end and the tokens after them, for DRY.
+"""Finds earlier occurrences of a sequence's end and the tokens after them, for DRY. On the engine thread only.
 
-Does: record, token by token, how far back the tokens before each place equal those at the end. Does not: compute penalties
-(`logits_processors.Dry` does). Owned by a sampler state, used on the engine thread only.
-
-A token costs one pass through the searched tokens, and work at the places that equal it: each repeat extends one that ended
-a token earlier. A prompt costs one pass of the Z algorithm.
+A token costs one pass through the searched tokens: each repeat extends one that ended a token earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ _SPARE = 256  # spare tokens whenever the array grows
 
 
 class Breakers:
-    """Token sequences that interrupt repetitions. Immutable, shared by the sequences of a request."""
+    """Token sequences that interrupt repetitions. Immutable."""
 
     def __init__(self, breakers: Sequence[SequenceBreaker]) -> None:
         heads_by_tail: dict[tuple[int, ...], set[int]] = {}
@@ -32,7 +28,6 @@ class Breakers:
         self._longest = 1 + max(map(len, heads_by_tail), default=0)
 
     def stands_before(self, tokens: IdArray, end: int) -> bool:
-        """True if `tokens[:end]` ends with a breaker."""
         last = tokens[max(0, end - self._longest) : end].tolist()
         return any(
             len(tail) < len(last) and last[-1 - len(tail)] in heads and last[len(last) - len(tail) :] == tail
@@ -73,7 +68,6 @@ class TokenRepeats:
         self._unbroken = self._size - breakers.last_end(self._tokens[: self._size])  # tokens after the last breaker
 
     def _begin(self) -> int:
-        """The index of the first searched token."""
         return 0 if self._window < 0 else max(0, self._size - self._window)
 
     def add(self, token_id: int) -> None:
@@ -95,10 +89,7 @@ class TokenRepeats:
             self._unbroken = 0
 
     def continued(self, allowed_length: int) -> tuple[IdArray, IdArray]:
-        """The tokens that followed repeats of at least `allowed_length` tokens, and the lengths of these.
-
-        The same token may occur several times, the longest repeat last. Breakers are left out.
-        """
+        """The tokens that followed repeats of at least `allowed_length` tokens, and the lengths of these, ascending."""
         lengths = np.minimum(self._lengths, self._ends - (self._begin() - 1))  # only searched tokens count
         lengths = np.minimum(lengths, self._unbroken)
         is_long = lengths >= allowed_length
@@ -111,7 +102,6 @@ class TokenRepeats:
         return followers, lengths
 
     def copy(self, *, shares_tokens: bool = False) -> TokenRepeats:
-        """A copy; independent, or valid until this one changes, with tokens that it may extend."""
         other = TokenRepeats.__new__(TokenRepeats)
         other._breakers, other._window, other._size = self._breakers, self._window, self._size
         other._tokens = self._tokens if shares_tokens else self._tokens.copy()
@@ -122,7 +112,8 @@ class TokenRepeats:
 def _equal_at_the_end(token_ids: list[int]) -> list[int]:
     """For every place but the last: the number of tokens up to it that equal those up to the end; 0 for the last.
 
-    Source: the Z algorithm, Gusfield 1997, "Algorithms on Strings, Trees and Sequences", section 1.4, on the reversed list.
+    Source: the Z algorithm, Gusfield 1997, "Algorithms on Strings, Trees and Sequences", section 1.4, on the reversed
+    list.
     """
     tokens, size = token_ids[::-1], len(token_ids)
     found = [0] * size

@@ -1,13 +1,8 @@
-"""Capacity for requests: refuses those that can never run, and forecasts whether a sequence can run without preemptions.
+"""Refuses requests that can never run, and forecasts whether a sequence can run without preemptions.
 
-Does: compare a new request with the model's context, the cache and the limit of running sequences. Learn the usual length of
-answers. Forecast whether one more sequence fits until it ends, in every cache kind. Does not: choose sequences, take blocks,
-or guarantee anything: a sequence that outgrows the forecast may preempt another. Called by `core` for every new request and
-by the scheduler, on the engine thread only.
-
-Admission by the free blocks of the moment admits sequences that all grow at once. Most are then preempted, and their tokens
-computed a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
-Source: the past-future scheduler, arXiv:2507.10150.
+Called on the engine thread only. Admission by the free blocks of the moment admits sequences that all grow at once, and
+are preempted; reserving `max_tokens` for each leaves most of the cache idle. Source: the past-future scheduler,
+arXiv:2507.10150.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ _FEWEST = 8  # answers needed before they count
 
 
 def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
-    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest without a prompt."""
+    """Raises CapacityError if the request can never run to its end; InvalidRequest without a prompt."""
     if not request.prompt_ids:
         raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
@@ -84,7 +79,6 @@ def cache_length(runner: ModelRunner) -> int | None:
 
 
 def context_length(runner: ModelRunner, config: RollingConfig) -> int:
-    """The most tokens of one sequence, prompt and answer, whatever the size of the cache."""
     longest = runner.max_model_len
     return longest if config.max_model_len is None else min(longest, config.max_model_len)
 
@@ -92,9 +86,8 @@ def context_length(runner: ModelRunner, config: RollingConfig) -> int:
 def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> list[int]:
     """The blocks of each kind that let the request's beams run side by side, as each waits for the others.
 
-    They share the prompt's full blocks, but not one that would leave a single token after it, and perhaps nothing else. With
-    windows they may not even share these blocks, which may be gone after a preemption. The same holds if they cross into the
-    long regime, where they start again. The last token is never computed.
+    They share the prompt's full blocks, but not with windows: these blocks may be gone after a preemption. Nor do they
+    beyond the start of the long regime, where they start again. The last token is never computed.
     """
     num_beams, num_prompt, size = request.sampling.num_beams, len(request.prompt_ids), runner.block_size
     if request.max_tokens < 2:  # the search ends with the prompt's own candidates
@@ -119,10 +112,7 @@ def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: Rolling
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A sequence, or `num_copies` of them that start together.
-
-    `num_held` blocks are in its table; `num_released` of them become free when it finishes.
-    """
+    """A sequence, or `num_copies` of them that start together. `num_released`: the blocks that its end makes free."""
 
     num_tokens: int
     num_generated: int
@@ -143,12 +133,11 @@ class Forecast:
         self._means: Array = np.zeros(0)  # entry i: the mean of the sorted lengths from i on
 
     def note(self, num_generated: int) -> None:
-        """Record the length of a finished answer."""
         self._lengths.append(num_generated)
         self._sorted = None
 
     def fits(self, newcomer: Growing, running: Rows[Growing], num_spare: int, most: int | None = None) -> bool:
-        """True if the blocks should suffice while `newcomer` runs. It holds its first ones; `num_spare` others are free.
+        """True if the blocks should suffice while `newcomer` runs, which holds its first ones.
 
         `most`: the bound of one sequence's blocks; None = it needs blocks for all its tokens.
         """
@@ -169,14 +158,10 @@ class Forecast:
         return bool(demand.max() <= num_spare)
 
     def remaining(self, everyone: Rows[Growing]) -> list[int]:
-        """The results of `_remaining` as a list."""
         return [int(one) for one in self._remaining(everyone)]
 
     def _remaining(self, everyone: Rows[Growing]) -> Array:
-        """The expected number of tokens that each has still to generate, at least 1.
-
-        An answer is expected to reach the mean of the longer ones; if it is the longest, twice its length.
-        """
+        """The expected number of tokens that each has still to generate: up to the mean of the longer answers."""
         generated = np.array([one.num_generated for one in everyone])
         limit = np.array([one.max_generated for one in everyone])
         expected = np.maximum(2 * generated, self._first_guess)
@@ -197,8 +182,6 @@ class Forecast:
 
 
 class Admission:
-    """Decides whether a sequence may start, by the blocks and the lengths of the last answers."""
-
     def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
         self._blocks = blocks
         self._forecast = Forecast(blocks.block_size, config.assumed_output_tokens)
@@ -212,18 +195,13 @@ class Admission:
             self._reserves.append(reserve)
 
     def note(self, num_generated: int) -> None:
-        """Record the length of a finished answer."""
         self._forecast.note(num_generated)
 
     def remaining(self, running: Rows[Sequence]) -> list[int]:
-        """The expected number of tokens that each has still to generate."""
         return self._forecast.remaining([_growing(one, 0) for one in running])
 
     def can_stay(self, sequence: Sequence, prefix: Prefix, end: int, running: Rows[Sequence]) -> bool:
-        """True if there are blocks for `sequence` beside `running`, and probably will be until it ends.
-
-        It starts after `prefix`, and its first step ends before position `end`.
-        """
+        """True if there are blocks for `sequence` after `prefix` beside `running`, and probably will be until it ends."""
         spares = self._blocks.num_spare_blocks(sequence.num_tokens, prefix, end)
         if min(spares) < 0 or not running:
             return min(spares) >= 0

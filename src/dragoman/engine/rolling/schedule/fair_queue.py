@@ -1,14 +1,8 @@
-"""Orders requests that have not begun: by priority, and within a priority shared fairly among the callers.
+"""Orders requests that have not begun: by priority, and within it fairly among callers. On the engine thread only.
 
-Does: hold the waiting requests, choose the next one, count the tokens of each caller. Does not: know blocks, steps, or
-requests that have begun (the scheduler has them, and prefers them). Called by the scheduler, on the engine thread only.
-
-Each caller has a counter of its computed tokens, divided by its share. The caller with the lowest counter is next; its
-requests are in order of arrival. A caller that returns is lifted to the lowest counter of those that wait, so that it cannot
-save up.
-
-Hence a thousand waiting requests of one caller delay another caller no longer than a few would. Nothing is reserved: a
-caller alone gets everything. Source: the virtual token counter, arXiv:2401.00588, with its weights.
+Each caller has a counter of its computed tokens, divided by its share; the lowest is next. A caller that returns is
+lifted to the lowest counter of those that wait, so that it cannot save up. So a thousand waiting requests of one caller
+delay another no longer than a few. Source: the virtual token counter, arXiv:2401.00588, with its weights.
 """
 
 from __future__ import annotations
@@ -24,10 +18,7 @@ PROMPT_WEIGHT, COMPLETION_WEIGHT = 1, 2  # of a computed token, and of a generat
 
 
 class Shares:
-    """The weighted tokens of each caller, divided by its share.
-
-    `pending`: generated tokens of running sequences that are not charged yet; called only when callers compete.
-    """
+    """The weighted tokens of each caller. `pending`: generated tokens of running sequences that are not charged yet."""
 
     def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
         self._pending = pending
@@ -36,16 +27,13 @@ class Shares:
         self._last = ""  # the caller that waited last, when no other did
 
     def charge(self, caller: str, *, num_prompt: int = 0, num_generated: int = 0) -> None:
-        """Charge a caller, which has waited before, for computed and generated tokens."""
         tokens = PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
         self._charged[caller] += self.of(caller, tokens)
 
     def of(self, caller: str, tokens: int) -> float:
-        """The caller's weighted tokens, divided by its share."""
         return tokens / self._share.get(caller, 1)
 
     def set_share(self, caller: str, share: int) -> None:
-        """Set a caller's share: with 2 it gets twice as much as a caller with 1 while both wait."""
         if share != self._share.get(caller, 1):
             self._share[caller] = share
 
@@ -65,11 +53,9 @@ class Shares:
         self._last = caller
 
     def choose(self, callers: Iterable[str]) -> str:
-        """The caller with the lowest counter; of equal ones the first."""
         return min(callers, key=self.counters().__getitem__)
 
     def counters(self) -> dict[str, float]:
-        """The weighted tokens of each caller so far."""
         counters = dict(self._charged)
         for caller, num_generated in self._pending().items():
             counters[caller] += COMPLETION_WEIGHT * num_generated / self._share.get(caller, 1)
@@ -77,10 +63,7 @@ class Shares:
 
 
 class FairQueue:
-    """Requests that wait for their first step. The chosen next request stays next until it is removed.
-
-    So smaller requests of its priority cannot overtake it for ever.
-    """
+    """Requests that wait for their first step. The chosen one stays next: smaller ones must not overtake it for ever."""
 
     def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
         self.shares = Shares(pending)
@@ -94,18 +77,15 @@ class FairQueue:
         return self._length
 
     def __iter__(self) -> Iterator[SequenceGroup]:
-        """All requests, the highest priority first, and one caller after the other."""
         for priority in reversed(self._priorities):
             for groups in self._levels[priority].values():
                 yield from groups
 
     @property
     def priority(self) -> int:
-        """The highest priority of the waiting requests; there must be one."""
         return self._priorities[-1]
 
     def add(self, group: SequenceGroup) -> None:
-        """Add a request, behind all others of its caller and priority."""
         priority, caller = group.priority, group.request.caller
         self.shares.set_share(caller, group.request.share)
         if caller not in self._num_waiting:
@@ -120,7 +100,6 @@ class FairQueue:
         self._length += 1
 
     def head(self) -> SequenceGroup:
-        """The next request; there must be one."""
         if self._next is None:
             level = self._levels[self._priorities[-1]]
             caller = next(iter(level)) if len(self._num_waiting) == 1 else self.shares.choose(level)
@@ -128,7 +107,6 @@ class FairQueue:
         return self._next
 
     def remove(self, group: SequenceGroup) -> None:
-        """Remove a request that begins, or was given up."""
         priority, caller = group.priority, group.request.caller
         level = self._levels[priority]
         level[caller].remove(group)  # fast if it is the first
@@ -147,10 +125,7 @@ class FairQueue:
             self._next = None
 
     def in_order(self) -> Iterator[SequenceGroup]:
-        """All requests in the expected order of beginning, by the counters so far.
-
-        Prompts are charged in passing; future answers are not.
-        """
+        """All requests in the expected order of beginning. Prompts are charged in passing; future answers are not."""
         counters = self.shares.counters()
         first = self._next
         if first is not None:

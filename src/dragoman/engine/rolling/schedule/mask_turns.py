@@ -1,11 +1,7 @@
-"""Lets slow grammar masks take turns, so that one caller's grammar does not delay all other requests.
+"""Lets slow grammar masks take turns, so that one caller's grammar does not delay all others. On the engine thread.
 
-Does: choose the running sequences that skip a step. Does not: compute masks, or schedule. Called by the scheduler, on the
-engine thread only.
-
-A step waits for the masks of all its sequences. Most take a fraction of a millisecond, during the forward pass. Those of an
-ambiguous grammar may take a hundred. Then the sequences with such masks take turns: the request that has used the least time
-goes first. While other sequences run, slow masks get a quarter of the time.
+A step waits for the masks of all its sequences, and that of an ambiguous grammar may take a hundred milliseconds. The
+request that has used the least time goes first; while other sequences run, slow masks get a quarter of the time.
 """
 
 from __future__ import annotations
@@ -21,15 +17,12 @@ _PAUSE = 3  # seconds without slow masks per second with them, while others run
 
 
 class MaskTurns:
-    """Chooses the sequences that skip steps. `clock`: in seconds."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._held: set[int] = set()  # sequences, by their ids
         self._next_s = 0.0  # when slow masks may be computed again beside other sequences
 
     def choose(self, running: Rows[Sequence]) -> None:
-        """Choose for the next step, by the times of the last masks."""
         slow = [(sequence, masker) for sequence in running if (masker := _slow_masker(sequence))]
         if not slow and not self._held:
             return
@@ -49,7 +42,6 @@ class MaskTurns:
             self._held.discard(sequence.sequence_id)
 
     def sits_out(self, sequence: Sequence) -> bool:
-        """True if the sequence skips this step."""
         return sequence.sequence_id in self._held
 
     def release(self) -> bool:
@@ -60,12 +52,10 @@ class MaskTurns:
 
 
 def _slow_masker(sequence: Sequence) -> TokenMasker | None:
-    """The sequence's grammar if its masks are slow; None for a held beam, which needs no mask."""
     masker = None if sequence.is_held else sequence.sampler_state.masker
     return masker if masker is not None and masker.last_s >= SLOW_MASK_S else None
 
 
 def _least_first(one: tuple[Sequence, TokenMasker]) -> tuple[float, int]:
-    """The sort key: the request with the least time first, then its shortest sequence."""
     sequence, masker = one
     return masker.total_s, sequence.num_tokens

@@ -1,11 +1,7 @@
-"""Estimates whether a request can have its first token in time, so that a hopeless deadline is refused at once.
+"""Estimates whether a request can have its first token in time. Called by the scheduler, on the engine thread.
 
-Does: add up the prompt tokens to compute before it, and their least time. Does not: refuse, or forecast answers. Called by
-the scheduler, on the engine thread only.
-
-It errs in favour of the request. Tokens cost as little as in the quickest of the last full steps, whatever decodes beside
-them. Blocks that are cached, in memory or on disk, or that several prompts share, cost nothing. Of the waiting requests only
-those count that surely begin before it. It does not foresee that requests end early.
+It errs in favour of the request: tokens cost as little as in the quickest of the last full steps, and blocks that are
+cached, stored or shared cost nothing. Of the waiting requests only those count that surely begin before it.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 
 
 class Outlook:
-    """Estimates from the running and waiting requests; `running` and `queue` belong to the scheduler."""
+    """`running` and `queue` belong to the scheduler."""
 
     def __init__(
         self,
@@ -30,7 +26,7 @@ class Outlook:
         queue: FairQueue,
         match_stored: Callable[[Rows[bytes]], int] | None = None,
     ) -> None:
-        """`match_stored`: the length in blocks of the longest prefix that is cached or on disk; None = neither exists."""
+        """`match_stored`: the length in blocks of the longest prefix that is cached or on disk."""
         self._finds_prefixes = config.prefix_cache != "off"
         self._blocks = blocks
         self._running = running
@@ -38,10 +34,7 @@ class Outlook:
         self._match_stored = match_stored
 
     def tokens_beyond(self, group: SequenceGroup, most: float) -> int | None:
-        """Prompt tokens to compute before a waiting group's first token, if surely more than `most`; else None.
-
-        The count stops as soon as it exceeds `most`.
-        """
+        """Prompt tokens to compute before a waiting group's first token, if surely more than `most`; else None."""
         ahead = [one.sequences[0] for one in self._queue.ahead_of(group)]
         prompts = [*self._prefilling(group.priority), *ahead, group.sequences[0]]
         if sum(_num_left(sequence) for sequence in prompts) <= most:  # the usual case

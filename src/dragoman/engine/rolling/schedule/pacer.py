@@ -1,15 +1,8 @@
-"""Paces prompts, so that decoding sequences keep their rhythm while others prefill.
+"""Paces prompts, so that decoding sequences keep their rhythm. Called by the scheduler, on the engine thread.
 
-Does: learn the cost of steps, decode rows and prompt tokens from the durations of steps. Choose the number of prompt tokens
-that the next step may compute beside decode rows. Does not: schedule, or read a clock. Called by the scheduler, on the
-engine thread only.
-
-Every stream waits while a step computes a piece of a long prompt. A fixed piece would be too long on a slow machine or for a
-single stream, and too short on a fast machine. So the size follows from measured durations.
-
-Where many prompts wait, delaying each of them would cost more than it gains, as fewer sequences would decode together. So
-each waiting prompt adds an allowance. Source: stall-free batching, arXiv:2403.02310, with a measured budget instead of a
-fixed one.
+A fixed piece of a prompt would be too long on a slow machine, and too short on a fast one. So its size follows from
+measured durations of steps. Each waiting prompt adds an allowance: delaying many costs more than it gains. Source:
+stall-free batching, arXiv:2403.02310, with a measured budget.
 """
 
 from __future__ import annotations
@@ -30,10 +23,8 @@ _NUM_FULL_STEPS = 64
 class Pacer:
     """Limits steps with more than 16 prompt tokens to `max_slowdown` times a decode step; 0 = no limit.
 
-    `full_step_tokens`: the tokens of a full step; None = do not record full steps.
-
-    `is_disturbed`: whether other work runs beside the steps, such as the embedding of a picture. Such steps only provide
-    values that are unknown so far. Otherwise prompts would get more time the slower everything is.
+    `full_step_tokens` None = do not record full steps. `is_disturbed`: other work runs beside the steps. These only
+    provide unknown values: otherwise prompts would get more time the slower everything is.
     """
 
     def __init__(
@@ -42,7 +33,6 @@ class Pacer:
         is_disturbed: Callable[[], bool] = lambda: False,
         full_step_tokens: int | None = None,
     ) -> None:
-        """Raises: ValueError if `max_slowdown` is negative."""
         if not max_slowdown >= 0:
             raise ValueError(f"max_slowdown is {max_slowdown}, must be 0 (no limit) or more")
         self._max_slowdown = max_slowdown
@@ -68,9 +58,9 @@ class Pacer:
         return self._prompt_token_s or 0.0
 
     def prompt_budget(self, num_rows: int, num_prompts: int) -> int | None:
-        """Tokens of `num_prompts` prompts that the next step may compute beside decode rows; None = any number.
+        """Tokens of prompts that the next step may compute beside decode rows; None = any number.
 
-        0 requests a step without prompts, to measure its duration, which is unknown or outdated.
+        0 requests a step without prompts, to measure its duration.
         """
         self._was_disturbed = self._is_disturbed()
         if not num_prompts or not num_rows or not self._max_slowdown:
@@ -84,7 +74,6 @@ class Pacer:
         return max(_LEAST_PIECE, int(allowed_s / self._prompt_token_s))
 
     def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
-        """Learn from a step: its decode rows, its prompt tokens, its duration."""
         self.step_s = _mixed(self.step_s, duration_s)
         if num_prompt_tokens:
             self.whole_prompt_token_s = _mixed(self.whole_prompt_token_s, duration_s / num_prompt_tokens)
@@ -110,7 +99,7 @@ class Pacer:
             self._ages[size] = 0
 
     def _quiet_s(self, size: int) -> float:
-        """The seconds of a decode step on a quiet machine: the first quartile of the kept durations."""
+        """The first quartile of the kept durations."""
         known = sorted(self._decode_s[size])
         return known[len(known) // 4]
 

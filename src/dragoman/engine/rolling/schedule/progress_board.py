@@ -1,10 +1,6 @@
-"""The progress of waiting requests: place in the queue, computed part of the prompt, time left.
+"""The progress of waiting requests, recorded on the engine thread; `ask` and `rows` are for any thread.
 
-Does: on demand, record the progress of all requests without a token, a few times a second at most. Does not: schedule,
-measure, or guarantee anything. The scheduler writes on the engine thread; `ask` and `rows` are for any thread.
-
-The time until the first token is a forecast. It assumes that prompts are computed in the queue's order at the pace of the
-last steps. If all places are taken, running answers are assumed to become as long as earlier ones.
+The time until the first token is a forecast: prompts in the queue's order, at the pace of the last steps.
 """
 
 from __future__ import annotations
@@ -23,10 +19,7 @@ _SHARE = 50  # an update takes a fiftieth of the time at most, however long the 
 
 
 class ProgressBoard:
-    """`rows`: progress by a group's key, at the last update. `is_asked`: the next step updates them.
-
-    `running`, `queue` and `pacer` belong to the scheduler.
-    """
+    """`rows`: progress by a group's key, at the last update. `is_asked`: the next step updates them."""
 
     def __init__(
         self, max_num_seqs: int, running: list[Sequence], queue: FairQueue, admission: Admission, pacer: Pacer,
@@ -43,14 +36,10 @@ class ProgressBoard:
         self.rows: Mapping[int, PromptProgress] = {}
 
     def ask(self) -> None:
-        """Request an update by the next step; any thread."""
         self.is_asked = True
 
     def look(self, returning: Rows[Sequence]) -> None:
-        """Update the requested rows, unless the last update was just now.
-
-        `returning`: requests that have begun but do not run.
-        """
+        """Update the requested rows. `returning`: requests that have begun but do not run."""
         now_s = self._clock()
         if now_s < self._next_s:
             return
@@ -97,10 +86,7 @@ class ProgressBoard:
         return None if token_s is None else num_tokens * token_s
 
     def _ends_s(self, *, is_stuck: bool) -> Callable[[int], float | None]:
-        """A function from a number of further sequences to the seconds until they have places.
-
-        `is_stuck`: they wait for blocks.
-        """
+        """A function from a number of further sequences to the seconds until they have places."""
         num_free = 0 if is_stuck and self._running else self._max_num_seqs - len(self._running)
         left = sorted(self._admission.remaining(self._running)) if self._running else []
 

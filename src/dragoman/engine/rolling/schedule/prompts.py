@@ -1,9 +1,4 @@
-"""Prompts in steps: finds computed blocks for a prompt's start, and cuts the rest into pieces.
-
-Does: look for a prefix among a sequence's siblings, in the prefix cache, and on disk; compute how many tokens of a sequence
-may run in a step, and where it may be cut. Does not: choose sequences, take blocks, or load any. Called by the scheduler, on
-the engine thread only.
-"""
+"""Finds computed blocks for a prompt's start, and cuts the rest into pieces. On the engine thread."""
 
 from __future__ import annotations
 
@@ -18,8 +13,6 @@ from dragoman.errors import CapacityError
 
 
 class Pieces:
-    """Cuts sequences into the pieces that steps compute, within the limits of steps and blocks."""
-
     def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
         self._config = config
         self._block_size = blocks.block_size
@@ -54,7 +47,6 @@ class Pieces:
         return num_blocks
 
     def num_schedulable(self, sequence: Sequence, begin: int, batch: ScheduledBatch) -> int:
-        """The number of tokens from `begin` on that may run in this step; 0 if none."""
         budget = self._config.max_batch_tokens - batch.num_tokens
         if sequence.group.needs_prompt_logprobs:
             budget = min(budget, self._config.max_prompt_logprob_rows - batch.num_prompt_rows)
@@ -76,10 +68,7 @@ class Pieces:
         return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
 
     def _budget_for_pictures(self, sequence: Sequence, begin: int, budget: int, batch: ScheduledBatch) -> int:
-        """The budget, or more for a picture at `begin` that must be computed whole: one per step is exempt from pacing.
-
-        It includes a single token before or after the picture, as a token may not run alone.
-        """
+        """The budget, or more for a picture at `begin` that must be computed whole: one per step is exempt from pacing."""
         assert sequence.group.pictures is not None
         end = sequence.group.pictures.cut_from(begin + 2)
         if end <= begin + 2:
@@ -92,10 +81,7 @@ class Pieces:
         return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
-        """The longest permitted piece of tokens that exceed the budget.
-
-        A prompt token never runs alone (see `num_cuttable`), so neither the piece nor the remainder may hold just one.
-        """
+        """The longest piece within the budget; neither it nor the remainder may be one token of the prompt."""
         ends = [begin + budget, begin + budget - 1]
         num_prompt = sequence.num_prompt_tokens
         if sequence.group.pictures is not None:
@@ -108,11 +94,6 @@ class Pieces:
 
 
 class Prefixes:
-    """Finds the computed blocks that a waiting sequence may start from.
-
-    `loads`: loads prefixes from disk; None = there is no prefix store.
-    """
-
     def __init__(self, config: RollingConfig, blocks: BlockPools, pieces: Pieces, loads: Loads | None) -> None:
         self._config = config
         self._blocks = blocks
@@ -122,9 +103,8 @@ class Prefixes:
     def shared_prompt(self, sequence: Sequence) -> Prefix | None:
         """A running sibling's full blocks of the prompt; None while it computes them.
 
-        Siblings share the prompt even without a prefix cache, as after a fork, so that preempted beams need no more blocks
-        than before. They cannot if they are in different regimes, if the sibling's windows have passed the prompt, or if one
-        of them was shifted.
+        Siblings share the prompt even without a prefix cache, so that preempted beams need no more blocks than before.
+        They cannot in different regimes, after a shift, or if the sibling's windows have passed the prompt.
         """
         siblings = sequence.group.sequences
         if len(siblings) == 1:
@@ -138,10 +118,7 @@ class Prefixes:
         return self._blocks.shared_prefix(sibling.sequence_id, num_shared)
 
     def match(self, sequence: Sequence, shared: Prefix) -> Prefix:
-        """The computed blocks to start from: shared with a sibling, or cached ones if these are more.
-
-        At least one token must run, to have logits.
-        """
+        """The computed blocks to start from, shared or cached. At least one token must run, to have logits."""
         if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
             return shared
         num_blocks = self._most_blocks(sequence)
@@ -153,7 +130,7 @@ class Prefixes:
                 return prefix
 
     def num_loadable(self, sequence: Sequence) -> int:
-        """The blocks of the longest usable prefix, in memory or on disk; at least one token must run (see `match`)."""
+        """The blocks of the longest usable prefix, in memory or on disk."""
         assert self._loads is not None
         num_blocks = self._most_blocks(sequence)
         while True:
@@ -163,7 +140,6 @@ class Prefixes:
                 return length
 
     def _most_blocks(self, sequence: Sequence) -> int:
-        """The most blocks that leave a token to compute."""
         return (sequence.num_tokens - 1) // self._blocks.block_size
 
 

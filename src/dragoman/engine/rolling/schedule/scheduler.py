@@ -1,16 +1,11 @@
-"""Chooses the tokens that run in the next forward pass.
-
-Does: admission, the token budget, the pace of prompts, chunked prefill, preemption by recompute, forking, removal; gets
-drafts from speculation. Does not: touch tensors, sample, or decide when a sequence is finished (`update` does). Called by
-`core` and `update`, on the engine thread only.
+"""Chooses the tokens that run in the next forward pass. Called by `core` and `update`, on the engine thread only.
 
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
-difference. Sequences are ranked by their request's priority, then by the order in which the requests began. Requests that
-have begun precede the others of their priority; among the others `fair_queue` chooses.
+difference. Sequences are ranked by priority, then by the order in which their requests began; `fair_queue` orders the
+others. The first sequence is never preempted, so it always advances. The background ranks last and uses what
+`background` leaves of each step.
 
-The first sequence is never preempted, so it always advances. Sequences in the background rank behind all others, make room
-for them, and use what `background` leaves of each step. Source: iteration-level scheduling, Orca (OSDI 2022); chunked
-prefill, arXiv:2403.02310.
+Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
 """
 
 from __future__ import annotations
@@ -57,12 +52,7 @@ class Scheduler:
         long_context_from: int | None = None,
         stored: StoredPrefixes | None = None,
     ) -> None:
-        """Build an empty schedule. `speculation` None = no drafts. `pacer` None = prompts are not paced.
-
-        `clock`, in seconds, times the steps.
-
-        `long_context_from`: see `ModelRunner`. `stored`: prefixes on disk; None = no prefix store.
-        """
+        """`pacer` None = prompts are not paced. `clock`, in seconds, times the steps."""
         self._config = config
         self._speculation = speculation
         self._computes_prompts = False  # whether the last step decoded
@@ -97,7 +87,6 @@ class Scheduler:
         self._parked: list[Sequence] = []  # while there are suspects: begun sequences of other groups
 
     def note_progress(self) -> None:
-        """Record the progress of all requests, if requested."""
         if self.progress.is_asked:
             self.progress.look((*self.returning, *self._loading))
 
@@ -109,10 +98,7 @@ class Scheduler:
     # --- groups come and go -------------------------------------------------------------------------------------------
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a group behind all others of its caller.
-
-        Its key must be new, and the cache must be large enough for it alone.
-        """
+        """Queue a group with a new key behind all others of its caller. The cache must be large enough for it alone."""
         group.arrival_s = self._clock()
         self._has_grammars |= group.sequences[0].sampler_state.masker is not None
         self._has_background |= group.is_background
@@ -120,10 +106,7 @@ class Scheduler:
         self.queue.add(group)
 
     def least_wait_s(self, group: SequenceGroup, most_s: float) -> float | None:
-        """The least seconds until a waiting group's first token, if surely more than `most_s`.
-
-        None if they may be fewer, or if the cost of prompts is unknown.
-        """
+        """The least seconds until a waiting group's first token, if surely more than `most_s`; else None."""
         token_s = self._pacer.least_prompt_token_s
         if token_s is None:
             return None
@@ -145,7 +128,6 @@ class Scheduler:
         return group
 
     def finish(self, sequence: Sequence) -> None:
-        """Stop a sequence whose `finish_reason` is set; the last one removes its group."""
         self._dequeue(sequence)
         self._admission.note(sequence.num_generated_tokens)
         if self._speculation is not None:
@@ -180,7 +162,6 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def _pending(self) -> Counter[str]:
-        """Each caller's generated tokens in unfinished sequences."""
         tally: Counter[str] = Counter()
         for sequence in chain(self.running, self.returning, self._loading, self._parked):
             tally[sequence.group.request.caller] += sequence.num_generated_tokens
@@ -189,10 +170,7 @@ class Scheduler:
     # --- after a step that failed -------------------------------------------------------------------------------------
 
     def isolate(self, groups: list[SequenceGroup]) -> bool:
-        """Compute the groups of a failed step alone, one after the other, with all other groups paused.
-
-        False if this would find nothing: there is only one group, or a recent attempt found no group at fault.
-        """
+        """Compute the groups of a failed step alone, one after the other; False if it would find nothing."""
         if not self._suspects.begin(groups, self._stats.num_steps):
             return False
         self._has_suspects = True
@@ -200,14 +178,12 @@ class Scheduler:
         return True
 
     def _clear_suspects(self) -> None:
-        """Go on to the next suspect once the current one is cleared, or gone."""
         while self._suspects and self._suspects.is_cleared(self._suspects.current_key in self.groups):
             self._suspects.go_on(self._stats.num_steps)
             self._has_suspects = bool(self._suspects)
             self._share_out()
 
     def _share_out(self) -> None:
-        """Stop all sequences; queue those of the current suspect, or without suspects all that have begun."""
         for sequence in reversed(self.running):
             self.preempt(sequence)
         sequences = [*self._parked, *self.returning]
@@ -219,10 +195,7 @@ class Scheduler:
         return self._has_suspects and sequence.group.key != self._suspects.current_key
 
     def fork(self, group: SequenceGroup) -> None:
-        """Start the group's other sequences, which share the blocks of the prompt that the first one has computed.
-
-        Sequences beyond `max_num_seqs` go back to the queue instead, and compute the prompt again when there is room.
-        """
+        """Start the group's other sequences, which share the prompt's blocks; those without a place are queued."""
         group.is_forked = True
         parent, *children = group.sequences
         position = self.running.index(parent) + 1
@@ -240,8 +213,7 @@ class Scheduler:
     def refork(self, parent: Sequence, child: Sequence) -> None:
         """Make `child` a copy of its sibling `parent`, whatever its state, with shared blocks if both run.
 
-        Otherwise the child computes its tokens again, in its place in the running list or when it is admitted. It starts
-        after the prompt's blocks, which it shares, or at the beginning if its windows have passed them.
+        Otherwise it computes its tokens again, after the prompt's blocks, or from the beginning if these were passed.
         """
         size, num_computed = self._blocks.block_size, child.num_computed_tokens
         child.copy_progress(parent)
@@ -255,10 +227,7 @@ class Scheduler:
             child.num_computed_tokens = self._blocks.truncate(child.sequence_id, num_prompt_blocks) * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
-        """Make the tokens computed since `begin` final: offer their blocks to the prefix cache, free blocks behind windows.
-
-        The cache mode decides which full blocks are offered.
-        """
+        """Make the tokens computed since `begin` final: cache their blocks, free blocks behind windows."""
         end, mode, size = sequence.num_computed_tokens, self._config.prefix_cache, self._blocks.block_size
         num_full = (min(end, sequence.num_prompt_tokens) if mode == "prompt" else end) // size
         if mode != "off" and num_full > begin // size:
@@ -279,7 +248,7 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """The next step: running sequences first, then as many waiting ones as fit. Empty only if there is no work.
 
-        Mutates: drafts, block tables, queues; computes nothing. Call `end_step` after the step.
+        Mutates: drafts, block tables, queues. Call `end_step` after the step.
         """
         self._is_stalled = False
         if self._loading:
@@ -335,7 +304,6 @@ class Scheduler:
         self._stats.step_sequences.add(len(batch.entries))
 
     def _settle_regime(self, sequence: Sequence) -> None:
-        """Restart a sequence that has outgrown the short regime in the long one; a running one keeps its place."""
         boundary = self._long_context_from
         if boundary is not None and sequence.num_tokens > boundary and not sequence.is_long:
             sequence.become_long()
@@ -343,10 +311,7 @@ class Scheduler:
                 self._blocks.truncate(sequence.sequence_id, 0)
 
     def _count_kinds(self) -> tuple[int, int]:
-        """(decoding sequences, sequences with a prompt to compute, or to compute again).
-
-        Those in the background count only if there are no others.
-        """
+        """(decoding sequences, sequences with a prompt to compute); the background counts only if there are no others."""
         running, num_waiting = self.running, self._num_waiting
         if self._has_background:
             waiting = chain(self.returning, (group.sequences[0] for group in self._beginners))
@@ -364,7 +329,6 @@ class Scheduler:
 
     @property
     def _beginners(self) -> FairQueue | tuple[()]:
-        """Requests that may begin; none while there are suspects."""
         return () if self._has_suspects else self.queue
 
     def _can_yield(self) -> bool:
@@ -372,7 +336,7 @@ class Scheduler:
         return bool(self.running and self._num_waiting) and self.running[-1].rank > self._next_waiting().rank
 
     def _next_waiting(self) -> Sequence:
-        """The next sequence to admit, if any: the first that has begun before, unless another is more urgent."""
+        """The first that has begun before, unless another is more urgent."""
         if self._beginners and not (self.returning and -self.returning[0].rank[0] >= self.queue.priority):
             return self.queue.head().sequences[0]
         return self.returning[0]
@@ -387,13 +351,11 @@ class Scheduler:
         return batch
 
     def _schedule_part(self, batch: ScheduledBatch, *, is_background: bool) -> None:
-        """Plan either the sequences of the background or all others."""
         self._schedule_running(batch, is_background=is_background)
         if not batch.num_preempted:  # blocks taken from one sequence are not given to another in the same step
             self._admit_waiting(batch, is_background=is_background)
 
     def _make_room_for_background(self, batch: ScheduledBatch) -> None:
-        """Set the part of the step for sequences in the background."""
         token_s = self._pacer.prompt_token_s
         if batch:
             batch.background = self._background.room_beside(batch.num_decode_rows, token_s)
@@ -432,14 +394,13 @@ class Scheduler:
             batch.add(self._plan(sequence, num_new))
 
     def _drop_costly_drafts(self, sequence: Sequence, batch: ScheduledBatch) -> None:
-        """Drop the sequence's drafts unless all of them fit, together with a token of every other sequence."""
+        """Drop the drafts unless all of them fit, together with a token of every other sequence."""
         begin, end = sequence.num_computed_tokens, sequence.num_tokens
         has_budget = end - begin + len(self.running) <= self._config.max_batch_tokens - batch.num_tokens
         if not has_budget or not self._blocks.append(sequence.sequence_id, begin, end):
             sequence.drop_drafts()
 
     def preempt(self, sequence: Sequence) -> None:
-        """Free all blocks of a running sequence; it will be recomputed."""
         self.running.remove(sequence)
         self._blocks.free(sequence.sequence_id)
         sequence.reset()
@@ -504,17 +465,13 @@ class Scheduler:
         return not is_background and bool(self.running) and self.running[-1].group.is_background
 
     def _push_back(self, sequence: Sequence) -> bool:
-        """Preempt the last background sequence for another request; False if there is none.
-
-        The background is planned last, so none of its sequences is part of the step yet.
-        """
+        """Preempt the last background sequence, not yet part of the step, for another request; False if there is none."""
         if sequence.group.is_background or not self.running or not self.running[-1].group.is_background:
             return False
         self.preempt(self.running[-1])
         return True
 
     def _take_out(self, sequence: Sequence) -> None:
-        """Remove the sequence from its queue."""
         group = sequence.group
         if group.has_begun:
             self.returning.popleft()
@@ -538,10 +495,7 @@ class Scheduler:
     # --- prefixes on disk ---------------------------------------------------------------------------------------------
 
     def _waits_for_load(self, sequence: Sequence, prefix: Prefix, shared: Prefix) -> bool:
-        """Start or join a load of more of a waiting sequence's prefix than is in memory, if it is on disk.
-
-        The sequence keeps its rank, and others run meanwhile. False if there is no more, no room, or no gain.
-        """
+        """Start or join a load of more of a waiting sequence's prefix; False if there is no more, no room, or no gain."""
         assert self._stored is not None
         loads = self._stored.loads
         if shared.length or self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
@@ -558,7 +512,6 @@ class Scheduler:
         return True
 
     def _take_loaded(self) -> None:
-        """Queue sequences again whose loads have ended, in order of their beginning."""
         assert self._stored is not None
         ended = [one for one in self._loading if not self._stored.loads.is_loading(one)]
         for sequence in ended:
@@ -566,11 +519,9 @@ class Scheduler:
             self._enqueue(sequence)
 
     def _give_back_loaded(self) -> bool:
-        """Free blocks that were loaded for a request that cannot run yet; False if there are none."""
         return self._stored is not None and self._stored.loads.give_back()
 
     def _note_found(self, sequence: Sequence, num_cached: int) -> None:
-        """Record that a sequence starts, for the first time or again, from a cached prefix."""
         assert self._stored is not None
         self._stored.loads.leave(sequence)
         if num_cached:
@@ -612,7 +563,7 @@ class Scheduler:
         return ScheduledSequence(sequence, num_new, num_sample_rows, max(num_wanted, 0))
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if queues and block manager contradict each other; for tests, after every step."""
+        """Raises AssertionError if queues and block manager contradict each other; for tests."""
         self._blocks.check_integrity()
         begun = (*self.running, *self.returning)
         assert all(self._is_parked(sequence) for sequence in self._parked), "a sequence is kept from running"

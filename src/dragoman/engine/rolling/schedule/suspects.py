@@ -1,11 +1,7 @@
-"""Finds the group that makes steps fail, by computing the groups of a failed step one by one.
+"""Finds the group that makes steps fail, by computing the groups of a failed step one by one. On the engine thread.
 
-Does: choose the group to compute, and decide when it is cleared. Does not: move sequences (the scheduler does) or report
-errors. On the engine thread.
-
-A group is cleared once it has got beyond the token at which the step failed. If all are cleared, the step failed by
-accident, or because of their combination. Then the next failure within PATIENCE_STEPS counts against every group in that
-step. So a step that fails only in company is not repeated for ever.
+A group is cleared once it has got beyond the token at which the step failed. If all are cleared, the next failure
+within PATIENCE_STEPS counts against every group in that step: one that fails only in company is not repeated for ever.
 """
 
 from __future__ import annotations
@@ -19,8 +15,6 @@ PATIENCE_STEPS = 200
 
 
 class Suspects:
-    """The groups that still have to be computed alone; usually none."""
-
     def __init__(self) -> None:
         self._groups: deque[tuple[SequenceGroup, int]] = deque()  # with each group's number of generated tokens
         self._has_found = False
@@ -31,11 +25,10 @@ class Suspects:
 
     @property
     def current_key(self) -> int:
-        """The group to compute now."""
         return self._groups[0][0].key
 
     def begin(self, groups: Sequence[SequenceGroup], step: int) -> bool:
-        """Begin to compute these groups one by one; False if that would find nothing."""
+        """False if computing these groups one by one would find nothing."""
         had_accident = self._last_accident is not None and step - self._last_accident < PATIENCE_STEPS
         if len(groups) < 2 or self._groups or had_accident:
             return False
@@ -44,17 +37,16 @@ class Suspects:
         return True
 
     def note_removed(self, key: int) -> None:
-        """Note that a group was removed: the current one is at fault, or its client has left."""
+        """The current group is at fault if it was removed, or its client has left."""
         if self._groups and key == self.current_key:
             self._has_found = True
 
     def is_cleared(self, is_there: bool) -> bool:
-        """True if the current group is cleared. `is_there`: it has neither finished nor been removed."""
+        """`is_there`: the current group has neither finished nor been removed."""
         group, num_before = self._groups[0]
         return not is_there or _num_generated(group) > num_before
 
     def go_on(self, step: int) -> None:
-        """Go on to the next group: the current one is cleared or gone."""
         self._groups.popleft()
         if not self._groups and not self._has_found:
             self._last_accident = step

@@ -1,11 +1,4 @@
-"""Learns how often guesses hold, by comparing them with the sequences' next tokens, verified or not.
-
-Does: record the share of guesses that held by their evidence, and how far each sequence deviates. Does not: guess, or know a
-step's costs (`row_costs`). Called by `speculation`, on the engine thread only.
-
-A guess can be judged without verification, once the sequence has its next tokens. So it costs nothing to notice that a text
-begins or stops to repeat itself.
-"""
+"""Learns how often guesses hold, by comparing them with the sequences' next tokens. On the engine thread."""
 
 from __future__ import annotations
 
@@ -28,7 +21,6 @@ _GRAMMAR = ((0, 0.65), (1, 0.97))  # by whether the last forced token may be the
 
 
 def _prior(basis: int, strength: int) -> float:
-    """The share before anything is known."""
     if basis == Basis.FORCED:
         return 1.0
     if basis == Basis.DRAFT_MODEL:
@@ -60,7 +52,6 @@ class Acceptance:
         return min(self._shares[evidence] * factor, _MOST)
 
     def judge(self, sequence_id: int, evidence: int, *, holds: bool) -> None:
-        """Record whether a guess held, where all guesses before it did."""
         if evidence < NUM_STRENGTHS:
             return
         share = self._shares[evidence]

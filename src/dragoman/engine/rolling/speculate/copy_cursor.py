@@ -1,10 +1,7 @@
 """A cursor in copied text: follows the passage that a sequence copies, and returns to it after a deviation.
 
-Does: hold the position and the length of agreement, and guess that the copy continues. Does not: search for passages
-(`match_finder`) or know their sequences. Used by `own_text` and `recent_texts`, on the engine thread only.
-
-A copy often deviates for a few tokens, at a changed name or value, and then continues. So if the next token occurs shortly
-after the place of deviation, the copy resumes there. Elsewhere a single equal token means nothing.
+A copy often deviates for a few tokens, at a changed name or value. So it resumes where the next token occurs shortly
+after the deviation; elsewhere a single equal token means nothing. On the engine thread only.
 """
 
 from __future__ import annotations
@@ -23,8 +20,6 @@ _NUM_SKIPPED = 16  # tokens of the passage where the copy may resume, including 
 
 
 class Source(Protocol):
-    """A text to copy from, which may grow."""
-
     values: array[int]
 
 
@@ -42,7 +37,6 @@ class CopyCursor:
         self._num_aside = 0  # tokens since the deviation
 
     def is_in(self, sources: Rows[Source]) -> bool:
-        """True if the cursor refers to no other texts."""
         return all(source is None or source in sources for source in (self._source, self._left_source))
 
     def follow(self, new: array[int]) -> None:
@@ -63,14 +57,10 @@ class CopyCursor:
         self._source, self._place, self.length = None, 0, 0
 
     def move_to(self, source: Source, match: Match) -> None:
-        """Copy from this place from now on."""
         self._source, self._place, self.length = source, match.end, match.length
 
     def find_back(self, value: int, end: int | None = None) -> None:
-        """Resume an interrupted copy if the sequence's last value occurs shortly after the deviation.
-
-        `end`: ignore the passage's text from there on, None = use all of it.
-        """
+        """Resume an interrupted copy if `value` occurs shortly after the deviation, before `end`."""
         source = self._left_source
         if source is None or self._num_aside > _NUM_ASIDE:
             return
@@ -80,7 +70,6 @@ class CopyCursor:
             self.move_to(source, Match(begin + passage.index(value) + 1, 1))
 
     def guesses(self, num_values: int) -> array[int]:
-        """The next values at the cursor: at most `num_values`, fewer at the text's end."""
         return array("q") if self._source is None else self._source.values[self._place : self._place + num_values]
 
 

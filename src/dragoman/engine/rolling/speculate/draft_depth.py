@@ -1,8 +1,4 @@
-"""Chooses the number of tokens that a draft model guesses: each costs a forward pass.
-
-Does: learn the time of the draft model's passes and the share of guesses that hold; choose a depth. Does not: run the model.
-Called by `speculation`, on the engine thread only.
-"""
+"""Chooses the number of tokens that a draft model guesses: each costs a forward pass. On the engine thread only."""
 
 from __future__ import annotations
 
@@ -18,15 +14,13 @@ _FIRST_SHARE = 0.7
 
 
 class DraftDepth:
-    """Chooses how many tokens ahead a draft model guesses."""
-
     def __init__(self) -> None:
         self._share = _FIRST_SHARE  # the share of guesses that hold if all before them do
         self._pass_s: float | None = None
         self._num_refused = 0
 
     def judge(self, evidence: int, *, holds: bool) -> None:
-        """Record whether a guess held; ignores other proposers' guesses."""
+        """Ignores other proposers' guesses."""
         if evidence // NUM_STRENGTHS == Basis.DRAFT_MODEL:
             self._share += _WEIGHT * (holds - self._share)
 

@@ -1,15 +1,8 @@
-"""A draft model: a smaller model guesses greedily how sequences go on, token by token.
+"""A draft model: a smaller model guesses greedily how sequences go on, token by token. On the engine thread only.
 
-Does: keep the draft's own KV cache in step with the sequences, with the block tables of the model's layers without windows;
-guess for all sequences of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called by
-`speculation`, on the engine thread only.
-
-Both caches have equally many blocks of the same size, so a block number means the same tokens in both. The draft's progress
-is known per sequence, and for full blocks by the hash of their whole prefix. So later requests and siblings reuse the
-draft's blocks as they reuse the model's.
-
-The model's cache copies a block only to separate siblings at the end of their prompt. The draft does not copy it, but
-computes its tokens for each sibling.
+Its cache uses the block tables of the model's layers without windows, with equally many blocks. The draft's progress is
+known per sequence, and for full blocks by the hash of their whole prefix. So later requests reuse its blocks as they
+reuse the model's. The draft does not copy shared blocks, but computes their tokens for each sibling.
 """
 
 from __future__ import annotations
@@ -37,7 +30,8 @@ FloatArray = npt.NDArray[np.float32]
 class _Progress:
     """The draft's progress in one sequence: the first `num_computed` positions are in its cache.
 
-    `draft_ids` were guessed after `num_base` tokens. Other sequences may share blocks with positions before `num_shared`.
+    `draft_ids` were guessed after `num_base` tokens. Other sequences may share blocks with positions before
+    `num_shared`.
     """
 
     num_computed: int
@@ -47,10 +41,7 @@ class _Progress:
     evidence: list[int] = field(default_factory=list)  # of each token
 
     def take_back(self, token_ids: array[int]) -> None:
-        """Forget the computation of rejected drafts, and always of the last token, whose logits are needed.
-
-        An unverified draft may equal the sampled token, so that all tokens are computed already.
-        """
+        """Forget the computation of rejected drafts, and always of the last token, whose logits are needed."""
         num_held = 0
         for draft_id, token_id in zip(self.draft_ids, token_ids[self.num_base :], strict=False):
             if draft_id != token_id:
@@ -61,8 +52,6 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Row:
-    """Tokens of one sequence for the next forward, starting at position `begin`."""
-
     wish: Wish
     token_ids: array[int]
     begin: int
@@ -74,11 +63,7 @@ class DraftModelProposer:
     needs_slots = True
 
     def __init__(self, runner: ModelRunner, target: ModelRunner) -> None:
-        """Build the proposer. `target`: the model's own runner, for comparison.
-
-        Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks. Also if all the
-        model's layers have windows, as its tables then do not go back far enough.
-        """
+        """Raises: ValueError if vocabulary or blocks differ from `target`'s, or if all of its layers have windows."""
         for name in ("vocab_size", "block_size"):
             own, other = getattr(runner, name), getattr(target, name)
             if own != other:
@@ -101,7 +86,7 @@ class DraftModelProposer:
         self._content: list[bytes | None] = [None] * full.num_blocks  # by block: the prefix that a full block completes
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`. While the draft is still computing a sequence's prompt, the sequence gets no drafts."""
+        """While the draft is still computing a sequence's prompt, the sequence gets no drafts."""
         budget = _MAX_CATCH_UP_TOKENS
         rows = []
         for wish in wishes:
@@ -119,11 +104,9 @@ class DraftModelProposer:
         for sequence_id in [key for key in self._progress if key not in sequence_ids]:
             del self._progress[sequence_id]
 
-    def note_finished(self, sequence: Sequence) -> None:
-        """Do nothing: the content of its blocks is recorded already."""
+    def note_finished(self, sequence: Sequence) -> None: ...
 
     def close(self) -> None:
-        """Close the draft's runner."""
         self._runner.close()
 
     # --- getting level ------------------------------------------------------------------------------------------------
@@ -142,7 +125,6 @@ class DraftModelProposer:
         return progress
 
     def _num_cached(self, wish: Wish, num_tokens: int) -> int:
-        """The number of tokens, up to `num_tokens`, that the draft has cached in the sequence's full blocks."""
         sequence, table, size = wish.sequence, wish.block_table, self._runner.block_size
         num_full = num_tokens // size
         sequence.extend_digests(size, num_full)
@@ -152,9 +134,9 @@ class DraftModelProposer:
         return num_full * size
 
     def _catch_up(self, wish: Wish, progress: _Progress, budget: int) -> int:
-        """Compute tokens far behind, or in shared blocks, in a separate forward.
+        """Compute at most `budget` tokens far behind, or in shared blocks; returns their number.
 
-        Returns their number, at most `budget`. Separate, as two rows of one forward may not write to the same block.
+        In a separate forward, as two rows of one forward may not write to the same block.
         """
         sequence = wish.sequence
         if self._is_level(wish, progress):
@@ -168,18 +150,17 @@ class DraftModelProposer:
 
     @staticmethod
     def _is_level(wish: Wish, progress: _Progress) -> bool:
-        """True if the sequence can share forwards with others from here on."""
         is_near = wish.sequence.num_tokens - progress.num_computed <= _MAX_ROW_TOKENS
         return is_near and progress.num_computed >= progress.num_shared
 
     def _limit(self, wish: Wish) -> int:
-        """The number of drafts for the wish: all but the last must fit the draft's own context."""
+        """All drafts but the last must fit the draft's own context."""
         return max(min(wish.max_tokens, self._longest - wish.sequence.num_tokens + 1), 0)
 
     # --- guessing -----------------------------------------------------------------------------------------------------
 
     def _guess(self, rows: list[_Row]) -> None:
-        """Guess for all rows together, one forward per token, until each has enough guesses or too little confidence."""
+        """One forward per token, until each row has enough guesses or too little confidence."""
         while rows:
             logits = self._forward(rows, True)
             token_ids = logits.argmax(axis=1).tolist()
@@ -196,7 +177,7 @@ class DraftModelProposer:
             rows = following
 
     def _forward(self, rows: Rows[_Row], wants_logits: bool) -> FloatArray:
-        """Compute the rows' tokens; logits [R, V] after each row's last one, [0, V] if not needed."""
+        """Logits [R, V] after each row's last token, [0, V] if not needed."""
         logits = self._runner.forward(_pack(rows, self._runner.block_size, wants_logits))
         for row in rows:
             self._note(row)
@@ -214,12 +195,10 @@ class DraftModelProposer:
 
 
 def _probability(logits: FloatArray, token_id: int) -> float:
-    """The largest probability of one row, by softmax. Shapes: [V]."""
     return 1.0 / float(np.exp(logits - logits[token_id]).sum())
 
 
 def _pack(rows: Rows[_Row], block_size: int, wants_logits: bool) -> ForwardBatch:
-    """The rows as runtime inputs, as in `ForwardBatch`. Block tables are cut to the needed length."""
     lens = [len(row.token_ids) for row in rows]
     ends = [row.begin + length for row, length in zip(rows, lens, strict=True)]
     cut = [row.wish.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]

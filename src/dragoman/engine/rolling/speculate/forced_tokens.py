@@ -1,11 +1,7 @@
-"""Jump-ahead: proposes text that a sequence's grammar forces, in its usual tokens, and the forced end of reasoning.
+"""Proposes text that a sequence's grammar forces, in its usual tokens, and the forced end of reasoning.
 
-Does: query the grammars, and the watch that ends reasoning. Does not: know their content, or run a model. A `Proposer`,
-called by `speculation`, on the engine thread between forwards, when no other thread uses the grammars.
-
-Most forced text can be tokenised in several ways, `{"name` also as `{`, `"`, `name`, and the model chooses. So the usual
-tokens are guesses like others, and mostly right. Few tokens are the only allowed ones: control tokens, or letters that begin
-no longer token of the text.
+On the engine thread between forwards, when no other thread uses the grammars. Most forced text can be tokenised in
+several ways, and the model chooses. So the usual tokens are guesses like others; few are the only allowed ones.
 """
 
 from __future__ import annotations
@@ -22,22 +18,17 @@ _OPEN, _CLOSED = 0, 1  # strengths by grammar: whether a longer token is possibl
 
 
 class ForcedTokensProposer:
-    """Proposes tokens that the sequences' grammars force. Stateless."""
-
     needs_slots = False
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`. A broken grammar is skipped here: sampling finds it next, and fails its request alone."""
+        """A broken grammar is skipped here: sampling finds it next, and fails its request alone."""
         return [self._proposal(wish) for wish in wishes]
 
-    def retain(self, sequence_ids: Collection[int]) -> None:
-        """Do nothing: there is no state."""
+    def retain(self, sequence_ids: Collection[int]) -> None: ...
 
-    def note_finished(self, sequence: Sequence) -> None:
-        """Do nothing: there is no state."""
+    def note_finished(self, sequence: Sequence) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing: there is no state."""
+    def close(self) -> None: ...
 
     @staticmethod
     def _proposal(wish: Wish) -> Proposal:
@@ -63,11 +54,7 @@ class ForcedTokensProposer:
 
 
 def is_sure(state: SamplerState) -> bool:
-    """True if the grammar's only allowed token must come, as no other mask may ban it.
-
-    Allowed tokens and bad words may ban any token; the bans until `min_tokens` those that end a sequence. If a ban leaves no
-    token, the sequence ends instead, as it does after logits that are not numbers.
-    """
+    """True if the grammar's only allowed token must come, as no other mask may ban it."""
     plan = state.plan
     has_bad_words = plan.bad_words.single_ids.size > 0 or plan.bad_words.max_context > 0
     return plan.allowed_ids is None and not has_bad_words and state.num_generated >= plan.params.min_tokens

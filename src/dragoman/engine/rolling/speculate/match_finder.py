@@ -1,17 +1,9 @@
-"""Finds earlier occurrences of a text's end: the longest match, in bounded memory and time.
+"""Finds earlier occurrences of a text's end: the longest match, in bounded memory and time. On the engine thread only.
 
-Does: keep the values of a growing text, which are tokens or other values of 64 bits; keep and follow chains of places that
-end with the same 2, 4, 8 or 16 values. Does not: know sequences or owners of texts (`recent_texts` does). Used on the engine
-thread only.
-
-Each size has a table of heads: the latest place for each hash of that size. Each place links to the previous one with the
-same hash. So the longest match is in the chain of the largest size that finds anything; of a long chain only the latest
-places are examined. Numpy adds texts: many at once take a fifth of the time of one by one. Source: the hash chains of
-Lempel-Ziv compressors (deflate, RFC 1951, section 4), with several sizes instead of one.
-
-Memory: 8 bytes for each value, and for each size 4 per value and 4 per head: 40 bytes per value with as many heads as
-values. A suffix automaton, which never misses the longest match, took 400, and four times as long for a prompt. With these
-chains 3 matches in 10,000 were shorter, on five kinds of text.
+For sizes of 2, 4, 8 and 16 values a table of heads has the latest place for each hash. Each place links to the previous
+one with the same hash; of a long chain only the latest are examined. Memory: about 40 bytes per value. Source: the hash
+chains of deflate (RFC 1951, section 4), with several sizes. A suffix automaton took 400 bytes, and only 3 matches in
+10,000 were shorter without it.
 """
 
 from __future__ import annotations
@@ -45,10 +37,7 @@ class MatchFinder:
     """A growing text that can be searched for the end of another one. Finds no matches shorter than two values."""
 
     def __init__(self, num_heads: int, *, max_candidates: int = 16) -> None:
-        """Build an empty text. `num_heads`: a power of two, about the expected number of values.
-
-        `max_candidates`: the number of places examined per chain, the latest first.
-        """
+        """`num_heads`: a power of two, about the number of values. `max_candidates`: places examined per chain."""
         self.values = array("q")
         self._max_candidates = max_candidates
         self._shift = 65 - num_heads.bit_length()
@@ -58,7 +47,6 @@ class MatchFinder:
         return len(self.values)
 
     def extend(self, values: array[int]) -> None:
-        """Append values to the text."""
         if not values:
             return
         begin, largest = len(self.values), SIZES[-1]
@@ -70,10 +58,9 @@ class MatchFinder:
             level.take_in(hashes[level.size.bit_length() - 1][num_before:], self._shift, begin, len(self.values))
 
     def longest(self, tail: array[int], hashes: Rows[int], limit: int = MAX_LENGTH, longer_than: int = 0) -> Match:
-        """The longest occurrence of the end of `tail`, of at most `limit` values; NO_MATCH without one.
+        """The longest occurrence, `longer_than` this, of the end of `tail`; of equally long ones the latest.
 
-        Of equally long ones the latest; all longer than `limit` count as equal. The match must be `longer_than` this.
-        `hashes` are those of `hashes_of(tail)`.
+        All longer than `limit` count as equal. `hashes` are those of `hashes_of(tail)`.
         """
         if not self.values:
             return NO_MATCH
@@ -82,10 +69,10 @@ class MatchFinder:
         return self._longest(tail[-MAX_LENGTH:], places, limit, longer_than)
 
     def holds(self, values: array[int]) -> npt.NDArray[np.bool_]:
-        """For each of `values`: whether it occurs here, or earlier in `values`, after the same preceding values.
+        """For each of `values`: whether it occurs here, or earlier in `values`, after the same 15 preceding values.
 
-        Looks back as far as the largest size. Shapes: [len(values)]; False for those with fewer values before them. Only
-        hashes and two values of each place are compared, so single results may be wrong, but hardly several in a row.
+        Only hashes and two values of each place are compared, so single results may be wrong, but hardly several in a
+        row.
         """
         level = self._levels[-1]
         size = level.size
@@ -112,7 +99,6 @@ class MatchFinder:
         return known
 
     def _longest(self, tail: array[int], places: list[int], limit: int, longer_than: int) -> Match:
-        """See `longest`; `places`: for each level the latest candidate."""
         best = Match(0, longer_than)
         limit = min(limit, len(tail))
         for level, latest in zip(reversed(self._levels), reversed(places), strict=True):
@@ -156,7 +142,7 @@ class _Level:
         self.links = array("i", (0,))
 
     def take_in(self, hashes: npt.NDArray[np.uint64], shift: int, begin: int, end: int) -> None:
-        """Link the places begin + 1 to end, which have these hashes. Shapes: hashes [end - begin]."""
+        """Link the places begin + 1 to end, which have these hashes [end - begin]."""
         num_short = min(max(self.size - 1 - begin, 0), end - begin)  # places with fewer than `size` values before them
         links = np.zeros(end - begin, dtype=np.int32)
         buckets = hashes[num_short:] >> np.uint64(shift)

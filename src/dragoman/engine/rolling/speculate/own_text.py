@@ -1,11 +1,6 @@
-"""Guesses from a sequence's own text: repeats what followed the longest earlier match of its end.
+"""Guesses from a sequence's own text: repeats what followed the longest earlier match of its end. On the engine thread.
 
-Does: search the text of each sequence, and copy. Does not: run a model, or search other sequences (`recent_texts`). A
-`Proposer`, called by `speculation`, on the engine thread only. Pays off where answers repeat their prompt or themselves:
-summaries, edits, quotes, code, JSON, tool calls.
-
-The text is a string of one character per token, as strings are searched fastest: half a nanosecond per token, 4 us for
-8,000. An index would take as long to build as hundreds of searches. Memory: 4 bytes per token of each sequence. Source:
+The text is a string of one character per token, as strings are searched fastest: half a nanosecond per token. Source:
 prompt lookup (Saxena 2023), with the longest match instead of a fixed n.
 """
 
@@ -31,9 +26,8 @@ _CHARACTERS = (1 << 20) - 1  # all smaller numbers are characters; of larger tok
 class OwnTextProposer:
     """Proposes what followed the longest earlier occurrence of a sequence's last tokens, of equals the latest.
 
-    The previously copied passage is preferred, unless another one agrees for longer; see `CopyCursor` for interrupted
-    copies. A copy that reaches the sequence's end repeats itself. A guess's strength is the number of agreeing tokens before
-    it, 1 if a single token resumed the copy.
+    The previously copied passage is preferred, unless another one agrees for longer. A guess's strength is the number
+    of agreeing tokens before it, 1 if a single token resumed the copy.
     """
 
     needs_slots = False
@@ -44,20 +38,16 @@ class OwnTextProposer:
         self._texts: dict[int, _OwnText] = {}
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`. A sequence's first call reads its prompt; later calls only read new tokens."""
         return [self._proposal(wish) for wish in wishes]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Forget all other sequences."""
         for sequence_id in [key for key in self._texts if key not in sequence_ids]:
             del self._texts[sequence_id]
 
     def note_finished(self, sequence: Sequence) -> None:
-        """Forget the sequence."""
         self._texts.pop(sequence.sequence_id, None)
 
     def close(self) -> None:
-        """Forget all sequences."""
         self._texts.clear()
 
     def _proposal(self, wish: Wish) -> Proposal:
@@ -71,8 +61,6 @@ class OwnTextProposer:
 
 
 class _OwnText:
-    """The text of one sequence. `cursor`: where it copies from."""
-
     def __init__(self, max_ngram_size: int | None) -> None:
         self._longest = min(max_ngram_size or MAX_LENGTH, MAX_LENGTH)
         self._shortest = min(_MIN_LENGTH, self._longest)
@@ -98,10 +86,7 @@ class _OwnText:
         return found
 
     def _longest_match(self, longer_than: int) -> Match:
-        """The longest earlier occurrence of the text's end, of equals the latest; NO_MATCH if none is `longer_than`.
-
-        Searches backwards, each time for a longer match: one pass through the text.
-        """
+        """The longest earlier occurrence of the text's end, of equals the latest; NO_MATCH if none is `longer_than`."""
         text, best = self._text, NO_MATCH
         size, end = max(self._shortest, longer_than + 1), len(text) - 1
         while size <= self._longest and (place := text.rfind(text[-size:], 0, end)) >= 0:
@@ -114,7 +99,6 @@ class _OwnText:
 
 
 def _characters(token_ids: array[int]) -> str:
-    """One character per token."""
     if len(token_ids) < _BULK:
         return "".join([chr(token_id & _CHARACTERS) for token_id in token_ids])
     numbers = np.frombuffer(token_ids, dtype=np.int64) & _CHARACTERS

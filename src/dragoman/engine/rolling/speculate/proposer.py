@@ -1,8 +1,4 @@
-"""The Proposer protocol, which guesses tokens for speculation, and its values.
-
-Does: define them. Does not: guess (`own_text`, `recent_texts`, `forced_tokens`, `draft_model` do), or choose which sequences
-speculate and how far (`speculation`). Used on the engine thread only.
-"""
+"""The Proposer protocol, which guesses tokens for speculation, and its values. Used on the engine thread only."""
 
 from __future__ import annotations
 
@@ -19,8 +15,6 @@ NUM_STRENGTHS = 32
 
 
 class Basis(IntEnum):
-    """The basis of a guess."""
-
     FORCED = 0  # the grammar allows no other token
     OWN_TEXT = 1  # copied from the same sequence; strength: the agreeing tokens before it
     RECENT_TEXT = 2  # copied from another request's text; strength: as above
@@ -37,9 +31,8 @@ def evidence(basis: Basis, strength: int = 0) -> int:
 class Wish:
     """A sequence's wish for at most `max_tokens` guesses, from matches of at most `max_ngram_size` tokens.
 
-    `max_ngram_size` None = unlimited. With `min_confidence` a draft model stops before the first token whose probability is
-    below it (0 to 1). `block_table`: the sequence's blocks in order of position, for proposers that need slots. `is_fixed`:
-    the request or the operator set the number of guesses, whether they pay or not.
+    A draft model stops before the first token whose probability is below `min_confidence`. `block_table`: for proposers
+    that need slots. `is_fixed`: the request or the operator set the number of guesses, whether they pay or not.
     """
 
     sequence: Sequence
@@ -52,7 +45,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Guessed tokens, the next one first, each with its evidence (see `evidence`)."""
+    """Guessed tokens, the next one first, each with its evidence."""
 
     token_ids: array[int]
     evidence: Rows[int]
@@ -62,10 +55,9 @@ NOTHING = Proposal(array("q"), ())
 
 
 class Proposer(Protocol):
-    """Guesses how sequences go on. Affects speed only, never tokens. Used on the engine thread.
+    """Guesses how sequences go on. Affects speed only, never tokens.
 
-    `needs_slots`: it has its own cache with the same block tables, and each guess costs a forward pass; otherwise guesses
-    cost next to nothing.
+    `needs_slots`: it has its own cache with the same block tables, and each guess costs a forward pass.
     """
 
     needs_slots: bool
@@ -81,10 +73,6 @@ class Proposer(Protocol):
         """Forget all other sequences: they have finished or lost their blocks."""
         ...
 
-    def note_finished(self, sequence: Sequence) -> None:
-        """Take note of a finished sequence with its complete tokens."""
-        ...
+    def note_finished(self, sequence: Sequence) -> None: ...
 
-    def close(self) -> None:
-        """Release all resources."""
-        ...
+    def close(self) -> None: ...

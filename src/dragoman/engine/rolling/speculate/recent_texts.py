@@ -1,20 +1,12 @@
-"""Guesses from the texts of ended requests: repeats what followed a match there.
+"""Guesses from the texts of ended requests: repeats what followed a match there. On the engine thread only.
 
-Does: keep the latest prompts and answers, separately for each caller, and copy from them. Does not: run a model, or search a
-sequence's own text (`own_text`). A `Proposer`, called by `speculation`, on the engine thread only. Pays off where requests
-resemble each other: agents that repeat their calls, forms, the same question again.
+Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request. Only requests with
+the same three get guesses from it. Every stored token has their number in its upper half, so tokens of different owners
+are never equal.
 
-Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request. Only requests with the
-same three get guesses from it. Every stored token has their number in its upper half, so tokens of different owners are
-never equal.
-
-There are two generations of texts. New texts go into the young one. When it is full, it becomes the old one, and the
-previous old one is dropped. A text is stored again unless the young generation has it. So recurring texts stay, and those
-unused for longest are dropped first. Both together hold at most `max_tokens` tokens, at 40 bytes each: 11 MB for 262,144.
-
-Ended texts are queued until guesses are needed, or until there are many. Source: SuffixDecoding, Oliaro et al. 2024,
-arXiv:2411.04975. Its suffix tree with counts of continuations made no better guesses on five kinds of text than the latest
-of the longest matches.
+New texts go into the young generation; when it is full, it becomes the old one, and the previous old one is dropped. A
+text is stored again unless the young one has it, so recurring texts stay. Source: SuffixDecoding, Oliaro et al. 2024,
+arXiv:2411.04975; its suffix tree made no better guesses on five kinds of text than the latest of the longest matches.
 """
 
 from __future__ import annotations
@@ -49,17 +41,13 @@ Owner = tuple[str, str, str]
 class RecentTextsProposer:
     """Proposes what followed the longest match of a sequence's last tokens in recent texts of the same owner.
 
-    Of equally long matches the latest; the previously copied passage is preferred. A guess's strength is the number of
-    agreeing tokens before it, 1 if a single token resumed the copy.
+    Of equally long matches the latest; the previously copied passage is preferred.
     """
 
     needs_slots = False
 
     def __init__(self, max_tokens: int = DEFAULT_MAX_TOKENS, *, shares_callers: bool = False) -> None:
-        """`shares_callers`: all callers count as one; adapters and salts still keep texts apart.
-
-        Raises: ValueError if `max_tokens` is too small.
-        """
+        """`shares_callers`: all callers count as one. Raises: ValueError if `max_tokens` is too small."""
         if max_tokens < _MIN_MAX_TOKENS:
             raise ValueError(f"max_tokens is {max_tokens}, at least {_MIN_MAX_TOKENS} are needed")
         self._shares_callers = shares_callers
@@ -73,12 +61,10 @@ class RecentTextsProposer:
         self._young, self._old = self._new_generation(), self._new_generation()
 
     def count_tokens(self) -> int:
-        """The number of stored tokens, of all owners."""
         self._take_in()
         return len(self._young) + len(self._old)
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`."""
         self._take_in()
         return [self._proposal(wish) for wish in wishes]
 
@@ -100,7 +86,6 @@ class RecentTextsProposer:
             self._take_in()
 
     def close(self) -> None:
-        """Forget everything."""
         self._copies.clear()
         self._owners.clear()
         self._waiting.clear()
@@ -116,7 +101,6 @@ class RecentTextsProposer:
         return ("" if self._shares_callers else group.request.caller, adapter, group.request.cache_salt)
 
     def _tag(self, owner: Owner) -> _Tag:
-        """The owner's tag; a new one if none of its texts is stored."""
         tag = self._owners.get(owner)
         if tag is None:
             self._num_owners += 1
@@ -125,7 +109,6 @@ class RecentTextsProposer:
         return tag
 
     def _take_in(self) -> None:
-        """Store the new parts of the queued texts."""
         if not self._waiting:
             return
         waiting = []
@@ -178,7 +161,6 @@ class RecentTextsProposer:
         return Proposal(token_ids, copied_evidence(Basis.RECENT_TEXT, copy.cursor.length, len(token_ids)))
 
     def _move(self, copy: _Copy, token_ids: array[int], longest: int) -> None:
-        """Move the copy's cursor to the best match."""
         copy.forget_all_but(self._young, self._old)
         cursor = copy.cursor
         cursor.follow(copy.tag.values(token_ids[copy.num_seen :]))
@@ -197,13 +179,12 @@ class RecentTextsProposer:
 
 @dataclass(slots=True)
 class _Tag:
-    """The tag of an owner's texts: a unique number. `generation`: the last one in which they stored text."""
+    """The number of an owner's texts. `generation`: the last one in which they stored text."""
 
     number: int
     generation: int = 0
 
     def values(self, token_ids: array[int]) -> array[int]:
-        """The tokens in their stored form."""
         tag = self.number << _TAG_BITS
         if len(token_ids) <= MAX_LENGTH:
             return array("q", [token_id | tag for token_id in token_ids])
@@ -219,13 +200,11 @@ class _Copy:
     cursor: CopyCursor = field(default_factory=CopyCursor)
 
     def forget_all_but(self, *finders: MatchFinder) -> None:
-        """Reset the cursor if its generation was dropped."""
         if not self.cursor.is_in(finders):
             self.cursor = CopyCursor()
 
 
 def _joined(texts: Iterable[array[int]]) -> array[int]:
-    """All of them, each after a separator."""
     joined = array("q")
     for text in texts:
         joined.append(_SEPARATOR)
@@ -234,10 +213,7 @@ def _joined(texts: Iterable[array[int]]) -> array[int]:
 
 
 def _new_parts(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:
-    """Begin and end of each unknown part of a text, with the known tokens around it.
-
-    `known`: for each token whether it is known after the preceding ones; never for the first few.
-    """
+    """Begin and end of each unknown part of a text, with the known tokens around it."""
     known[: _MIN_TEXT - 1] = known[_MIN_TEXT - 1]
     new = np.flatnonzero(~known)
     if not len(new):

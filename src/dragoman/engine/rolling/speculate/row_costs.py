@@ -1,14 +1,8 @@
-"""Estimates a step's seconds by its rows, learned from measured durations.
+"""Estimates the seconds of decode steps by their rows, learned from durations. On the engine thread.
 
-Does: record durations of steps without prompts by their rows and the context that the rows read; estimate others. Does not:
-read a clock, or decide anything. Called by `speculation`, on the engine thread only.
-
-Every further row costs the same: the estimate is a line through two points, the fewest and the most rows that were measured
-recently. Each row also reads its sequence's context. A step with another number of rows than the one before makes the
-runtime prepare its kernels again, which takes as long as many rows.
-
-Slow steps are due to other work on the machine, so the quicker durations count. Old measurements are forgotten, sooner if
-they were few, so that no single moment counts for ever.
+The estimate is a line through two points: the fewest and the most rows that were measured recently. Each row also reads
+its sequence's context. A step with another number of rows than the one before makes the runtime prepare its kernels
+again. Slow steps are due to other work on the machine, so the quicker durations count, and old ones are forgotten.
 """
 
 from __future__ import annotations
@@ -49,16 +43,12 @@ def _quicker(durations: list[float]) -> float:
 
 
 class _Measured(NamedTuple):
-    """A step: its seconds, the tokens of context that it read, its number."""
-
     duration_s: float
     num_context: int
     number: int
 
 
 class _Size:
-    """The last steps of one size, with cached results."""
-
     __slots__ = ("_quick", "_usual", "has_begun", "last", "steps")
 
     def __init__(self) -> None:
@@ -77,18 +67,16 @@ class _Size:
         return len(self.steps) == _NUM_KEPT
 
     def add(self, step: _Measured) -> None:
-        """Add a measurement."""
         self.steps.append(step)
         self._quick = self._usual = None
 
     def forget(self, before: int) -> None:
-        """Drop measurements before that step."""
         while self.steps and self.steps[0].number < before:
             self.steps.popleft()
             self._quick = self._usual = None
 
     def usual_s(self, context_s: float) -> float:
-        """The seconds of a step without its context: the first quartile. Never negative."""
+        """The first quartile of a step's seconds without its context. Never negative."""
         if self._usual is None or self._usual[0] != context_s:
             net_s = _quicker([step.duration_s - context_s * step.num_context for step in self.steps])
             self._usual = (context_s, max(net_s, 0.0))
@@ -103,7 +91,7 @@ class _Size:
 
 
 class _Line(NamedTuple):
-    """The cost of steps on a line: `seconds` at one row count, and `row_s` for each further row."""
+    """`seconds` at one row count, and `row_s` for each further row."""
 
     rows: int
     seconds: float
@@ -111,8 +99,6 @@ class _Line(NamedTuple):
 
 
 class RowCosts:
-    """Estimates durations of steps that only decode."""
-
     def __init__(self, context_share: float = 0.0) -> None:
         """`context_share`: the cost of a token of context that a row reads, as a share of the smallest step."""
         self._context_share = context_share
@@ -130,10 +116,7 @@ class RowCosts:
 
     @property
     def context_s(self) -> float:
-        """Seconds for each token of context that a row reads.
-
-        Derived from the sizes of cache and weights: durations vary more than contexts change them.
-        """
+        """Seconds for each token of context that a row reads."""
         self._known()
         return self._context_s
 
@@ -142,7 +125,7 @@ class RowCosts:
         return 0.0 if max(num_rows, _LEAST_ROWS) == self._last_rows else self._usual_change_s()
 
     def note_prompts(self) -> None:
-        """Note a step with prompts; it says nothing about rows."""
+        """A step with prompts says nothing about rows."""
         self._last_rows = 0
 
     def skips(self, num_rows: int) -> bool:
@@ -182,12 +165,10 @@ class RowCosts:
             self._measured_at = self._num_steps + _SPARING
 
     def is_known(self, num_rows: int) -> bool:
-        """True if steps of `num_rows` rows were measured."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and bool(size.steps)
 
     def is_stale(self, num_rows: int) -> bool:
-        """True if the measurements of `num_rows` rows are old: the cost may have changed."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and self._is_old(size)
 
@@ -203,10 +184,7 @@ class RowCosts:
         return max(2 * max(known), _TRIED) if known else 0
 
     def seconds(self, num_rows: int) -> float:
-        """Seconds of a step of `num_rows` rows after one with as many, without context. 0 without any measurement.
-
-        Fewer rows than were measured cost at least half of the smallest measured step.
-        """
+        """Seconds of a step of `num_rows` rows after one with as many, without context. 0 without any measurement."""
         line = self._known()
         if line is None:
             return 0.0
@@ -234,8 +212,8 @@ class RowCosts:
     def _context_cost(self) -> float:
         """Seconds per token of context: a share of the smallest step, bounded by the durations of larger ones.
 
-        The share is an estimate, and too high for a small model, whose smallest step waits for more than its weights. But a
-        step with more rows never takes less than the smallest, apart from contexts.
+        The share is too high for a small model. But a step with more rows never takes less than the smallest, apart
+        from contexts.
         """
         known = sorted([(rows, size) for rows, size in self._sizes.items() if size.steps])
         if not known or not self._context_share:
@@ -252,10 +230,7 @@ class RowCosts:
         return self._context_s if abs(context_s - self._context_s) < _SAME_CONTEXT * self._context_s else context_s
 
     def _known(self) -> _Line | None:
-        """The line through the fewest and the most rows of recent measurements; None without any.
-
-        Sizes with few measurements only count if there are no others.
-        """
+        """The line through the fewest and the most rows of recent measurements; None without any."""
         if self._line is None:
             self._refresh_at = self._num_steps + _REFRESHED
             self._forget()
@@ -277,7 +252,6 @@ class RowCosts:
         return self._line
 
     def _forget(self) -> None:
-        """Drop measurements that are too old, but keep the last steps."""
         oldest = self._num_steps - _OLDEST
         for rows, size in list(self._sizes.items()):
             size.forget(oldest)

@@ -1,19 +1,13 @@
 """Speculative decoding: collects guesses, which the next forward pass of the model verifies all at once.
 
-Does: call the proposers, choose the guesses to verify, keep them legal, learn how often they hold, contain a proposer's
-failures. Does not: guess (a `Proposer` does), compute or verify: drafts are tokens that the scheduler plans like others, and
-`update` accepts them. Called by the scheduler before and after each step, on the engine thread only.
+Called by the scheduler before and after each step, on the engine thread. Drafts are tokens that the scheduler plans
+like others, and `update` accepts them. A proposal names one token per position. So rejection sampling equals "draw from
+p and accept while the draw is the draft", and a position's random number depends only on the position: tokens are the
+same as without speculation.
 
-A proposal is deterministic: it names one token per position. The rule of rejection sampling is: "accept draft x with
-probability p(x), else draw from the rest". Here that equals "draw from p and accept while the draw is the draft". A
-position's random number depends only on the position, so decoding without speculation draws the same token. Every draft is
-computed as a separate row (`forward.batch`), as in decoding. So the tokens are the same, for greedy and for sampled requests
-alike.
-
-The number of verified guesses maximises the expected tokens per second: the surest guesses of all sequences first, as long
-as they gain more than their rows cost. A request that sets a number gets that number. Source: Leviathan et al. 2023,
+The number of verified guesses maximises the expected tokens per second. Source: Leviathan et al. 2023,
 arXiv:2211.17192, section 2.3; which guesses of a batch to verify: Miao et al. 2023, arXiv:2305.09781; Liu et al. 2024,
-"Optimizing speculative decoding for serving large language models using goodput", arXiv:2406.14066.
+arXiv:2406.14066.
 """
 
 from __future__ import annotations
@@ -69,13 +63,10 @@ class _Candidate:
 
     @property
     def expected(self) -> float:
-        """The expected number of guesses that hold."""
         return sum(self.survival)
 
 
 class Speculation:
-    """Runs proposers for the engine's sequences; without any it does nothing."""
-
     def __init__(
         self,
         proposers: Rows[Proposer],
@@ -109,11 +100,10 @@ class Speculation:
         self._computed: tuple[int, int] | None = None  # its rows and their context, if they are measured
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
-        """Give drafts to the running sequences that speculate in the next step.
+        """Give drafts to the running sequences that speculate in the next step. Mutates: drafts, block tables.
 
-        `prompt_token_s`: seconds per prompt token, 0 = unknown, if the step computes prompts. Mutates: the sequences'
-        drafts, and block tables if a proposer needs slots. A proposer that fails is switched off for good; requests go on
-        without it.
+        `prompt_token_s`: seconds per prompt token, 0 = unknown, if the step computes prompts. A proposer that fails is
+        switched off for good; requests go on without it.
         """
         if not self._proposers:
             return
@@ -122,11 +112,7 @@ class Speculation:
         self._begin_s = self._clock()
 
     def _measure(self, running: Rows[Sequence]) -> None:
-        """Learn the cost of the last step's rows: the time from its planning to this one's, without guessing.
-
-        So it includes the cost of planning, updating and delivery. If no sequence is left running, the engine may have been
-        idle.
-        """
+        """Learn the cost of the last step's rows: the time from its planning to this one's, without guessing."""
         if self._computed is None:
             return
         (num_rows, num_context), self._computed = self._computed, None
@@ -165,8 +151,8 @@ class Speculation:
     def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
         """Choose the step of the next attempt at guessing; this one took `guessing_s`.
 
-        An attempt right after another takes less than one that has to read all tokens since the last. So only the second
-        shows whether guessing in every step pays; it follows if the first one gains anything.
+        An attempt right after another takes less than one that has to read all tokens since the last. So only the
+        second shows whether guessing in every step pays; it follows if the first one gains anything.
         """
         follows = self._num_steps == self._last_look + 1
         self._last_look = self._num_steps
@@ -193,8 +179,7 @@ class Speculation:
     def num_padding(self, batch: ScheduledBatch) -> int:
         """The number of dummy rows to add to the step: a step with as many rows as the last takes less time.
 
-        Steps are padded while those with guesses are frequent. Changing to fewer rows, and back for the next guesses, would
-        then take longer than the dummy rows. Mutates: the record of their frequency.
+        Steps are padded while those with guesses are frequent, so that the next guesses need no other number of rows.
         """
         if not self._config.pads_steps or batch.num_prefill_tokens:
             return 0
@@ -208,7 +193,6 @@ class Speculation:
         return costs.last_rows - num_rows if pays else 0
 
     def note_computed(self, batch: ScheduledBatch) -> None:
-        """Note the rows of a computed step. Its duration is known when the next one is planned."""
         if not self._proposers:
             return
         if batch.num_prefill_tokens:  # says nothing about rows
@@ -225,7 +209,6 @@ class Speculation:
         self._computed = num_rows, num_context
 
     def note_finished(self, sequence: Sequence) -> None:
-        """Offer the text of a finished sequence to the proposers."""
         for proposer in list(self._proposers):
             try:
                 proposer.note_finished(sequence)
@@ -264,8 +247,7 @@ class Speculation:
     def _wish(self, sequence: Sequence, num_running: int) -> Wish | None:
         """The sequence's wish for guesses, None if it does not speculate in this step.
 
-        Only while decoding: everything but the last token is computed. Beams choose among each other's continuations, so
-        they get no drafts. Nor does a request while it scores its prompt.
+        Only while decoding. Beams choose among each other's continuations, so they get no drafts.
         """
         group, sampling, config = sequence.group, sequence.group.request.sampling, self._config
         if not group.is_forked or group.beams is not None or sampling.prompt_logprobs is not None:
@@ -302,7 +284,6 @@ class Speculation:
     # --- what is guessed ----------------------------------------------------------------------------------------------
 
     def _candidates(self, wishes: list[Wish], decoding: Rows[Sequence]) -> list[_Candidate]:
-        """The best guesses for each wish, only legal ones; wishes without guesses are left out."""
         best = [_Candidate(wish, NOTHING, []) for wish in wishes]
         for proposer in [proposer for proposer in self._proposers if not proposer.needs_slots]:
             asking = [one for one in best if one.expected < _ENOUGH * one.wish.max_tokens]
@@ -396,7 +377,6 @@ class Speculation:
         return survival
 
     def _judge(self, sequence: Sequence) -> None:
-        """Learn from the sequence's new tokens whether its guesses held, verified or not."""
         guessed = self._guessed.pop(sequence.sequence_id, None)
         if guessed is None or sequence.num_draft_tokens:
             return
@@ -441,8 +421,8 @@ class Speculation:
     ) -> int:
         """The number of guesses, surest first, that pay in a step with prompts.
 
-        A token that holds saves its sequence a step, whose cost others would have shared. A row displaces a prompt token,
-        and costs at least as much as a further row of a decode step: its logits are sampled.
+        A token that holds saves its sequence a step, whose cost others would have shared. A row displaces a prompt
+        token, and costs at least as much as a further row of a decode step.
         """
         costs = self._costs
         further_s = costs.further_row_s(num_decoding)
@@ -496,7 +476,6 @@ class Speculation:
 
 
 def _eased(known_s: float, measured_s: float) -> float:
-    """The estimate after one more measurement."""
     more_s = measured_s - known_s
     return known_s + (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
 

@@ -1,7 +1,4 @@
-"""Counters of prefixes on disk, as plain numbers.
-
-Does: hold totals. Does not: export them. One thread, named in its comment, changes each; any thread may read.
-"""
+"""Counters of prefixes on disk. One thread, named in its comment, changes each; any thread may read."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from dragoman.histogram import SECONDS, Histogram
 
 @dataclass(slots=True)
 class StoredCounts:
-    """Totals since the start."""
-
     num_hits: int = 0  # tokens of prompts that were loaded instead of computed: engine thread
     saved_s: float = 0.0  # the computing time of these: engine thread
     num_read_bytes: int = 0  # engine thread

@@ -1,21 +1,13 @@
-"""Decides which blocks of the cache are written to the store, and when.
+"""Decides which blocks of the cache are written to the store, and when. On the engine thread; `flush` when that has
+ended.
 
-Does: watch which blocks the prefix cache gains, finds and loses; copy blocks for the writer. Does not: write (`writer`
-does), or change the cache. Called by the scheduler, the block pools and the step loop, on the engine thread; `flush` when
-that has ended.
+Every computed block is written once. Blocks that were found again, or that a caller wants kept: between steps, in at
+most a two-hundredth of the time, as a prefix that every request shares is never evicted. All others while there are no
+requests, so that evictions, which come in bursts, rarely meet an unwritten block. The rest at its eviction, if the
+writer has room.
 
-Every computed block is written once, at the latest when it is evicted. The order:
-
-- blocks that were found again, or that a caller wants kept: between steps, in at most a two-hundredth of the time. They
-  cannot wait for eviction: a prefix that every request shares is never evicted.
-- all others, while there are no requests. So evictions, which come in bursts, rarely meet an unwritten block, and a restart
-  or crash loses little.
-- an unwritten block at its eviction: it is copied before it is used again, and dropped if the writer has no room.
-
-Copying a block takes a thousandth of the time of computing it. A state is as large as the keys and values of hundreds of
-tokens, and only useful to a request that continues exactly after it. So only the last states of prompts and answers are
-written, and those that were found again. Blocks that a caller wants in memory only are not written, unless another caller's
-prompt begins alike.
+Of states, which are large, only the last ones of prompts and answers are written, and those that were found again.
+Blocks that a caller wants in memory only are not written, unless another caller's prompt begins alike.
 """
 
 from __future__ import annotations
@@ -37,8 +29,6 @@ _QUIET_S = 0.004  # of copies in a row while nothing runs: the longest delay of 
 
 
 class _Watcher:
-    """Reports changes of one kind's blocks to the keeper."""
-
     def __init__(self, keeper: Keeper, kind: int) -> None:
         self._keeper = keeper
         self._kind = kind
@@ -81,12 +71,11 @@ class Keeper:
     # --- what happens to blocks ---------------------------------------------------------------------------------------
 
     def note_cached(self, kind: int, digest: bytes) -> None:
-        """Note a newly cached block."""
         if not self._memory.has_states[kind] and digest not in self._private:
             self._others[kind, digest] = None
 
     def note_found(self, digests: Sequence[bytes], length: int, keep_s: float | None) -> None:
-        """Note that a request starts from a cached prefix of `length` blocks; its caller wants it kept for this time."""
+        """Note that a request starts from a cached prefix of `length` blocks; its caller wants it kept for `keep_s`."""
         if keep_s != 0:
             self._private.difference_update(digests[:length])
             self._want(digests, length, NO_KEEP)
@@ -123,7 +112,7 @@ class Keeper:
         self._want_states(digests, length)
 
     def note_answer(self, digests: Sequence[bytes], length: int, keep_s: float | None) -> None:
-        """Note a finished answer, with `length` full blocks including its prompt: the next turn continues there."""
+        """Note a finished answer with `length` full blocks: the next turn continues there."""
         if keep_s != 0:
             self._want_states(digests, length)
 
@@ -141,11 +130,9 @@ class Keeper:
 
     @property
     def has_work(self) -> bool:
-        """True if there is something to copy while nothing runs, and room for it."""
         return bool(self._wanted or self._others) and self._writer.has_room
 
     def work(self, *, is_idle: bool) -> None:
-        """Copy some blocks. `is_idle`: there are no requests."""
         now_s = self._clock()
         self._credit_s = min(self._credit_s + _SHARE * (now_s - self._last_s), _MOST_CREDIT_S)
         self._last_s = now_s
@@ -188,7 +175,6 @@ class Keeper:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _want_states(self, digests: Sequence[bytes], length: int) -> None:
-        """Queue the states after `length` blocks."""
         for kind, has_states in enumerate(self._memory.has_states):
             if has_states and length:
                 self._want_blocks(kind, digests[length - 1 : length], NO_KEEP)
@@ -218,7 +204,6 @@ class Keeper:
         return key in self._store or self._writer.holds(key)
 
     def _copy(self, kind: int, block: int, key: bytes, keep: Keep) -> bool:
-        """Give a copy of the block to the writer; False if it has no room."""
         copy = self._writer.buffer(self._memory.block_bytes[kind])
         if copy is None:
             return False

@@ -1,15 +1,8 @@
-"""Loads prefixes from the store while other requests run.
+"""Loads prefixes from the store while other requests run. On the engine thread only.
 
-Does: find stored prefixes of requests, hold the blocks that are read into, track the waiting requests. Does not: read
-(`reader` does), or admit requests (the scheduler does). Called by the scheduler and, between steps, by callbacks of the
-reader; on the engine thread only.
-
-A load has its own table in the block pools, under an id that no sequence has. So its blocks stay allocated until the last
-byte is read, whatever happens to the request. Then the prefix cache finds them, and the request starts after them as after
-any cached prefix.
-
-The load frees its blocks when the waiting requests hold them, or when another sequence needs the room. Requests that want
-the same blocks share one load.
+A load has its own table in the block pools, under an id that no sequence has. So its blocks stay allocated until the
+last byte is read, whatever happens to the request. Then the prefix cache finds them. The load frees its blocks when the
+waiting requests hold them, or when another sequence needs the room. Requests that want the same blocks share one load.
 """
 
 from __future__ import annotations
@@ -29,15 +22,11 @@ from dragoman.engine.rolling.stored_prefixes.reader import Reader, Reading
 from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
 
 Post = Callable[[Callable[[], None]], object]
-"""Queues an action for the engine thread, to run between two steps; any thread."""
 
 
 @dataclass(eq=False, slots=True)
 class _Load:
-    """`table_id`: of its blocks in the pools. `digests`: of the prefix that it completes.
-
-    `waiting`: sequences that wait for its end, or afterwards for admission.
-    """
+    """`digests`: of the prefix that it completes. `waiting`: sequences that wait for its end, or later for admission."""
 
     table_id: int
     digests: frozenset[bytes]
@@ -47,8 +36,6 @@ class _Load:
 
 
 class Loads:
-    """The loads of one engine."""
-
     def __init__(
         self,
         blocks: BlockPools,
@@ -77,7 +64,6 @@ class Loads:
     # --- what could be loaded -----------------------------------------------------------------------------------------
 
     def is_stored(self, kind: int, digest: bytes) -> bool:
-        """True if the store has the block."""
         return self._names.key(kind, digest) in self._store
 
     def match(self, digests: Rows[bytes]) -> int:
@@ -85,10 +71,9 @@ class Loads:
         return self._blocks.match_with(digests, self.is_stored)
 
     def begin(self, sequence: Sequence, prefix: Prefix, length: int, token_s: float) -> bool:
-        """Load the missing blocks of a sequence's first `length`, after its cached `prefix`; the sequence waits for them.
+        """Load the missing blocks of a sequence's first `length`, after its cached `prefix`; it waits for them.
 
-        `token_s`: seconds to compute a token, 0 = unknown. False if there are too few free blocks, or if loading does not
-        pay; then it is not tried again.
+        `token_s`: seconds to compute a token, 0 = unknown. False if free blocks lack, or if loading does not pay.
         """
         digests = sequence.digests[:length]
         num_tokens = (length - prefix.length) * self._blocks.block_size
@@ -144,7 +129,6 @@ class Loads:
 
     @property
     def is_reading(self) -> bool:
-        """True while any load has not ended."""
         return any(not load.has_ended for load in self._loads)
 
     def is_waiting(self, sequence: Sequence) -> bool:
@@ -152,7 +136,6 @@ class Loads:
         return sequence.sequence_id in self._by_waiting
 
     def is_loading(self, sequence: Sequence) -> bool:
-        """True while the sequence's blocks are being read."""
         load = self._by_waiting.get(sequence.sequence_id)
         return load is not None and not load.has_ended
 
@@ -170,10 +153,7 @@ class Loads:
             load.reading.is_wanted = False
 
     def give_back(self) -> bool:
-        """Free the blocks of the youngest load that has ended, to make room; False if there is none.
-
-        They stay cached until they are evicted.
-        """
+        """Free the blocks of the youngest load that has ended, to make room; False if there is none."""
         load = next((one for one in reversed(self._loads) if one.has_ended), None)
         if load is None:
             return False
@@ -210,7 +190,7 @@ class Loads:
         self._blocks.free(load.table_id)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the records contradict each other; for tests, after every step."""
+        """Raises AssertionError if the records contradict each other; for tests."""
         waiting = [sequence.sequence_id for load in self._loads for sequence in load.waiting]
         assert len(set(waiting)) == len(waiting), "a sequence waits for two loads"
         assert set(waiting) == set(self._by_waiting), "a sequence waits for a load that is gone"

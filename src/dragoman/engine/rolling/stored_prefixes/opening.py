@@ -1,7 +1,4 @@
-"""Opens an engine's store, and names its blocks there.
-
-Does: turn options into a store and a name. Does not: read or write blocks. Called by the factory, on a worker thread.
-"""
+"""Opens an engine's store, and names its blocks there. Called by the factory, on a worker thread."""
 
 from __future__ import annotations
 
@@ -25,14 +22,12 @@ _OFFERED_GB = 10
 
 
 class Stored(NamedTuple):
-    """The store of an engine, and the model that names its blocks."""
-
     store: BlockStore
     model: StoredModel
 
 
 def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
-    """The model's identity in the store. `contents`: see `model_identity`."""
+    """`contents`: see `model_identity`."""
     code = code_digest(resources.files("dragoman.engine.rolling.forward"))
     facts, profile = model.facts, model.profile
     # decoded blocks with other rounding need another name
@@ -41,7 +36,7 @@ def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: Ro
 
 
 def open_store(options: RollingOptions) -> BlockStore:
-    """The store that the options request. Raises: EngineOptionError if its directory cannot be used."""
+    """Raises: EngineOptionError if the store's directory cannot be used."""
     directory, most_gb = options.prefix_store_dir, options.prefix_store_gb
     assert directory is not None
     assert most_gb is not None
@@ -58,6 +53,5 @@ def offer_of(block_bytes: int, block_size: int) -> str:
 
 
 def fact_of(options: RollingOptions, store: BlockStore) -> str:
-    """One line on the store's content."""
     held = store.stats().bytes / _GB
     return f"prompts on disk: {held:.1f} of {options.prefix_store_gb:g} GB in {options.prefix_store_dir}"

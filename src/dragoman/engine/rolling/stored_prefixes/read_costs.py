@@ -1,8 +1,4 @@
-"""Estimates the time to read blocks, learned from earlier reads.
-
-Does: estimate seconds for bytes. Does not: read, or use another clock than its own. Called by `loads`, on the engine thread
-only.
-"""
+"""Estimates the time to read blocks, learned from earlier reads. On the engine thread only."""
 
 from __future__ import annotations
 
@@ -16,21 +12,17 @@ _LATENCY_S = 0.003  # of passing a read to a thread and back
 
 
 class ReadCosts:
-    """The seconds that reads take. `clock`: in seconds."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rate = _FIRST_GUESS
         self._measured_s: float | None = None
 
     def seconds(self, num_bytes: float) -> float:
-        """The seconds that reading `num_bytes` will take."""
         if self._measured_s is not None and self._clock() - self._measured_s > _MAX_AGE_S:
             self._rate, self._measured_s = max(self._rate, _FIRST_GUESS), None
         return _LATENCY_S + num_bytes / self._rate
 
     def observe(self, num_bytes: int, duration_s: float) -> None:
-        """Learn that reading `num_bytes` took `duration_s`."""
         if num_bytes < _LEAST_BYTES:
             return
         rate = num_bytes / max(duration_s, 1e-6)

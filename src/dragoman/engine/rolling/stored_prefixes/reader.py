@@ -1,14 +1,9 @@
-"""Reads blocks from the store into the cache's memory, on its own threads.
+"""Reads blocks from the store into the cache's memory, on its own threads, one load after the other.
 
-Does: read one load after the other, in pieces; report each result. Does not: choose what is read, or know who waits (`loads`
-does). `submit` is called on the engine thread; `close` when the engine ends, before the memory is freed.
-
-While no steps are computed, one thread fetches piece after piece from the disk, and two others copy and check them. Most of
-their time goes into new pages of the cache's memory.
-
-A read takes a core from the kernels, whose steps wait for their slowest thread. So beside steps only one thread reads. After
-each piece it rests for twenty times the core's time that the piece took; waiting for the disk takes none. (A lower priority
-of the thread would not help: it would hold Python's lock while it waits for a core.)
+While no steps are computed, one thread fetches piece after piece from the disk, and two others copy and check them. A
+read takes a core from the kernels, whose steps wait for their slowest thread. So beside steps only one thread reads,
+and rests after each piece for twenty times the core's time that it took. (A lower priority of the thread would not
+help: it would hold Python's lock while it waits for a core.)
 """
 
 from __future__ import annotations
@@ -67,7 +62,6 @@ class Reader:
         self._thread.start()
 
     def rests_s(self, num_bytes: int) -> float:
-        """Seconds for which a read of `num_bytes` will rest."""
         return _REST * num_bytes * self._core_s if self._has_neighbours() else 0.0
 
     def submit(self, reading: Reading) -> None:
@@ -125,10 +119,7 @@ class Reader:
         return num_whole == len(piece), core_s
 
     def _read_alone(self, reading: Reading) -> bool:
-        """Read pieces until the engine computes; False if a block is incomplete.
-
-        This thread fetches piece after piece from the disk, which is fastest in order; two others follow.
-        """
+        """Read pieces until the engine computes; False if a block is incomplete."""
         reads: deque[tuple[range, Future[int]]] = deque()
         try:
             for piece in self._pieces(reading, _PIECE_BYTES):
@@ -146,7 +137,6 @@ class Reader:
             wait([read for _, read in reads])  # these write to the cache's memory
 
     def _pieces(self, reading: Reading, most_bytes: int) -> list[range]:
-        """The remaining blocks, in parts of about `most_bytes`."""
         pieces, begin, num_bytes = [], reading.num_whole, 0
         for position in range(begin, len(reading.blocks)):
             num_bytes += self._memory.block_bytes[reading.blocks[position].kind]
@@ -165,7 +155,6 @@ class Reader:
         return self._store.read(reading.keys[piece.start : piece.stop], into)
 
     def _rest(self, seconds: float) -> None:
-        """Leave the cores to steps for this time, if steps are computed."""
         end_s = perf_counter() + seconds
         with self._changed:
             while self._has_neighbours() and not self._is_closed and (left_s := end_s - perf_counter()) > 0:

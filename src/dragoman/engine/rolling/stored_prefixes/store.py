@@ -1,8 +1,4 @@
-"""The interfaces of this package: to blocks on disk, and to blocks in memory.
-
-Does: define protocols, and name blocks. Does not: read or write (`dragoman.prefix_store` does), or own the cache (the runner
-does). Used by the other modules here, on any thread.
-"""
+"""The interfaces of this package: to blocks on disk, and to blocks in memory; and the blocks' names."""
 
 from __future__ import annotations
 
@@ -33,10 +29,7 @@ class BlockStore(Protocol):
         ...
 
     def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
-        """Fill the parts of each block's memory; returns the number of first blocks that are complete.
-
-        The others' memory is undefined.
-        """
+        """Fill each block's memory; returns the number of first blocks that are complete, the rest is undefined."""
         ...
 
     def write(
@@ -49,49 +42,31 @@ class BlockStore(Protocol):
         label: str = "",
         namespace: bytes = b"",
     ) -> bool:
-        """Write a block, and keep it until `keep_until` while its group has room; False on failure.
-
-        `label` and `namespace` are for people.
-        """
+        """Write a block, and keep it until `keep_until` while its group has room; False on failure."""
         ...
 
-    def touch(self, keys: Sequence[bytes], keep_until: float | None = None, group: bytes = b"") -> None:
-        """Mark these blocks as used."""
-        ...
+    def touch(self, keys: Sequence[bytes], keep_until: float | None = None, group: bytes = b"") -> None: ...
 
-    def refresh(self) -> None:
-        """Look for changes by other processes."""
-        ...
+    def refresh(self) -> None: ...
 
-    def close(self) -> None:
-        """Close the store."""
-        ...
+    def close(self) -> None: ...
 
 
 class BlockMemory(Protocol):
-    """The cache's memory: the runner's `pools`, and `block_bytes` of a block of each kind.
-
-    `has_states`: for each kind, whether a block holds one state instead of values per token.
-    """
+    """The cache's memory. `has_states`: for each kind, whether a block holds one state instead of values per token."""
 
     pools: tuple[CachePool, ...]
     block_bytes: tuple[int, ...]
     has_states: tuple[bool, ...]
 
     def block_parts(self, block: int, kind: int = 0) -> list[Bytes]:
-        """The memory of a block in every layer: to be read, or to be written while no step uses it.
-
-        On any thread, until the runner is closed.
-        """
+        """The memory of a block in every layer; on any thread, until the runner is closed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """The model of the blocks. `identity`: everything that affects the cache's numbers besides what a digest covers.
-
-    `name`: for people.
-    """
+    """The model of the blocks. `identity`: everything that affects the cache's numbers besides what a digest covers."""
 
     identity: str
     name: str = ""
@@ -103,8 +78,6 @@ class StoredModel:
 
 
 class BlockNames:
-    """The names of a model's blocks on disk."""
-
     def __init__(self, model: StoredModel, memory: BlockMemory) -> None:
         self._most = 4 * sum(pool.num_blocks for pool in memory.pools)
         whole = blake2b(model.identity.encode()).digest()

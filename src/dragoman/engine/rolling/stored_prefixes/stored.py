@@ -1,7 +1,4 @@
-"""Puts the parts of this package together for one engine.
-
-Does: make and close them. Does not: anything else. Made by `core`, used by the scheduler, on the engine thread.
-"""
+"""Puts the parts of this package together for one engine. Used by the scheduler, on the engine thread."""
 
 from __future__ import annotations
 
@@ -26,15 +23,13 @@ FLUSH_S = 5.0  # at the end, for unwritten blocks; most are written by then, see
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """An engine's store, and the memory of its cache."""
-
     store: BlockStore
     memory: BlockMemory
     model: StoredModel
 
 
 class StoredPrefixes:
-    """Owns threads and the store: `close` ends them. `post`: see `loads.Post`."""
+    """Owns threads and the store: `close` ends them. `has_neighbours`: steps are being computed; called on any thread."""
 
     def __init__(
         self,
@@ -44,7 +39,6 @@ class StoredPrefixes:
         has_neighbours: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`has_neighbours`: whether steps are being computed; called on any thread."""
         self.counts = StoredCounts()
         store, memory = storage.store, storage.memory
         names = BlockNames(storage.model, memory)
@@ -57,10 +51,7 @@ class StoredPrefixes:
         self.loads = Loads(blocks, memory, names, store, self._reader, self.counts, post, clock)
 
     def close(self, *, is_whole: bool = True) -> None:
-        """Write the remaining blocks while there is time, and end. `is_whole`: the cache's content can be trusted.
-
-        Afterwards nothing here uses the cache's memory. Called when no step runs any more.
-        """
+        """Write the remaining blocks while there is time, and end. `is_whole`: the cache's content can be trusted."""
         self._reader.close()
         end_s = self._clock() + FLUSH_S
         if is_whole:

@@ -1,8 +1,6 @@
-"""Writes blocks to the store on its own thread.
+"""Writes blocks to the store on its own thread; holds copies in a bounded pool until then.
 
-Does: hold copies of blocks in a bounded pool until they are written, report when there is room again. Does not: choose what
-is written (`keeper` does). `buffer`, `put`, `touch` and `holds` are called on the engine thread, which never waits; `flush`
-and `close` when the engine ends.
+The engine thread calls `buffer`, `put`, `touch` and `holds`, and never waits there.
 """
 
 from __future__ import annotations
@@ -84,7 +82,6 @@ class Writer:
         return 2 * self._num_bytes <= self._most_bytes
 
     def holds(self, key: bytes) -> bool:
-        """True if the block waits to be written."""
         return key in self._held
 
     def buffer(self, num_bytes: int) -> Bytes | None:
@@ -100,14 +97,12 @@ class Writer:
         return np.empty(num_bytes, dtype=np.uint8)
 
     def put(self, key: bytes, content: Bytes, keep: Keep = NO_KEEP) -> None:
-        """Queue a copy in memory from `buffer` for writing."""
         with self._changed:
             self._jobs.append(_Write(key, content, keep))
             self._held.add(key)
             self._changed.notify_all()
 
     def touch(self, keys: Sequence[bytes], keep: Keep = NO_KEEP) -> None:
-        """Mark blocks in the store as used."""
         with self._changed:
             if not self._is_closed:
                 self._jobs.append(_Touch(keys, keep))
