@@ -1,11 +1,7 @@
 """Orders replicas for a request: first the one that probably has the beginning of its prompt cached, unless it is busy.
 
-Does: name a prompt's beginning, order replicas (or upstreams) for it. Does not: know what they are, or count loads. Pure;
-called by the remote engine and by Ray Serve's router, on their event loops, and for its bound by the planner.
-
-Rendezvous hashing (Thaler, Ravishankar, 1998): each replica has a score for a key, and the highest wins. So all routers
-agree without talking, and a replica that comes or goes moves only its own keys. With bounded load
-(1608.01350): a replica that has more than `MAX_OVERLOAD` times the mean of all is passed over.
+Rendezvous hashing (Thaler, Ravishankar, 1998): each replica has a score for a key, and the highest wins, so all routers
+agree without talking. With bounded load (1608.01350): replicas above `MAX_OVERLOAD` times the mean are passed over.
 """
 
 from __future__ import annotations
@@ -22,11 +18,9 @@ DEFAULT_PREFIX_TOKENS = 256
 
 
 def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) -> bytes:
-    """The key of a prompt's beginning; b"" if it is too short for two requests to share anything.
+    """The key of a prompt's first whole blocks, at most `max_tokens` tokens; b"" if it is too short.
 
-    The beginning are its whole blocks, at most `max_tokens` tokens. Everything that keeps engines from sharing blocks is
-    part of the key: the salt and its owner, the adapter, the pictures that begin there. So is the client's own key, by which
-    conversations that all begin with the same instructions are told apart; with one, a short prompt has a key, too.
+    Everything that keeps engines from sharing blocks is part of it, and the client's own key.
     """
     length = min(len(request.prompt_ids), max_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
     if not length and not request.cache_key:
@@ -40,19 +34,12 @@ def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) 
 
 
 def most_requests(loads: Collection[int]) -> int:
-    """The most requests that a replica may have, with the one that is to be sent; of any `loads` some replica's allow it.
-
-    Rounded up: of few requests a quarter above the mean is less than one, and a replica at the mean would be passed over.
-    """
+    """The most requests that a replica may have. Rounded up: else one at the mean of few would be passed over."""
     return math.ceil(MAX_OVERLOAD * (sum(loads) + 1) / max(len(loads), 1))
 
 
 def preferred(key: bytes, loads: Mapping[str, int]) -> list[str]:
-    """The replicas in the order in which a request with this key should try them.
-
-    `loads`: requests that each replica has. Those within the bound come first, by their score for the key; the others
-    after them, and all of them without a key, by load, the first named first.
-    """
+    """The replicas in the order in which a request with this key should try them. `loads`: the requests of each."""
     if not key:
         return sorted(loads, key=lambda replica: loads[replica])
     scores = {replica: _score(key, replica) for replica in loads}

@@ -1,7 +1,6 @@
 """The protocol that every engine implements, and all that the server half knows about engines.
 
-Does: define an engine's capabilities, methods and guarantees; hold the state that decides whether it accepts requests. Does
-not: contain an engine. Called by the service, on the event loop. `tests/contract` checks these guarantees for every engine.
+Called by the service, on the event loop. `tests/contract` checks these guarantees for every engine.
 """
 
 from __future__ import annotations
@@ -32,18 +31,15 @@ from dragoman.types import (
 MAX_ATTEMPTS = 4  # of an engine with replicas: a request that crashes its replica must not crash all of them
 
 losses: ContextVar[list[str] | None] = ContextVar("losses", default=None)
-"""Losses of replicas after a first output, noted by the requests of one call; None = not needed.
-
-Only the sender of the call's answer knows whether a byte of it has gone out.
-"""
+"""Losses of replicas after a first output, noted by the requests of one call; None = not needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """The abilities of an engine; it refuses everything else up front, by name. `max_model_len` fits its cache.
 
-    `unsupported`: fields of SamplingParams that must have their defaults. `grammar_kinds` None = grammars of all kinds, also
-    in frames; else those of these kinds, without a frame.
+    `unsupported`: fields of SamplingParams that must have their defaults. `grammar_kinds` None = grammars of all kinds,
+    also in frames; else those of these kinds, without a frame.
     """
 
     max_model_len: int  # prompt + completion tokens of one sequence
@@ -70,17 +66,12 @@ class Capabilities:
     unsupported: frozenset[str] = frozenset()
 
     def can_follow(self, grammar: Grammar) -> bool:
-        """True if a grammar of that kind can constrain answers, in a frame if it has one."""
         return self.grammar and (
             self.grammar_kinds is None or (grammar.kind in self.grammar_kinds and not grammar.frame)
         )
 
     def check(self, request: EngineRequest) -> None:
-        """Check whether such an engine can run the request; every engine calls it in `generate`.
-
-        The engine itself checks the length of requests, as it knows the reason. Raises: UnsupportedFeature,
-        InvalidParameter.
-        """
+        """Every engine calls it in `generate`. Raises: UnsupportedFeature, InvalidParameter."""
         sampling = request.sampling
         if sampling.num_beams > 1 and not self.beam_search:
             raise _unsupported("num_beams", sampling.num_beams, "1")
@@ -117,7 +108,6 @@ class Capabilities:
 
     @property
     def has_budgets(self) -> bool:
-        """True if reasoning can have a budget."""
         return self.bounds_answers and "thinking_token_budget" not in self.unsupported
 
     def _grammars(self) -> str:
@@ -133,7 +123,6 @@ _CHANGES = (
 
 
 def _check_fields(sampling: SamplingParams, unsupported: Collection[str]) -> None:
-    """Raises: UnsupportedFeature for the first of these fields without its default."""
     for name in sorted(unsupported):
         value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
         if value != neutral:
@@ -141,7 +130,6 @@ def _check_fields(sampling: SamplingParams, unsupported: Collection[str]) -> Non
 
 
 def _check_plain(sampling: SamplingParams) -> None:
-    """Raises: UnsupportedFeature for parameters that change the log-probabilities of beams."""
     for name in _CHANGES:
         value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
         if value != neutral:
@@ -163,7 +151,7 @@ def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """A server that an engine sends requests to. `num_outstanding`: its unfinished requests."""
+    """`num_outstanding`: its unfinished requests."""
 
     name: str
     is_healthy: bool
@@ -172,10 +160,8 @@ class UpstreamHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Health of an engine. `is_alive` False = it is dead, for `reason`. Counters are gauges at the time of the call.
-
-    `is_recovering`: it accepts no requests now, but is being repaired, and a restart of the process would not help.
-    `upstreams`: the servers behind it, if any.
+    """Gauges at the time of the call. `is_recovering`: it is being repaired, and a restart of the process would not
+    help.
     """
 
     is_alive: bool
@@ -239,10 +225,7 @@ def _sum(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Bytes that an engine will take for a model, by configuration and file sizes, before loading.
-
-    `least_cache`: with less, no request of the model's context length could run. `useful_cache`: more would be idle.
-    """
+    """Bytes. `least_cache`: with less, no request of full length could run. `useful_cache`: more would be idle."""
 
     weights: int
     drafts: int = 0
@@ -251,19 +234,17 @@ class MemoryNeeds:
 
     @property
     def least(self) -> int:
-        """The bytes without which the model cannot be loaded."""
         return self.weights + self.drafts + self.least_cache
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTools:
-    """Functions on text for an engine, made for its model's tokenizer; requests only name their sources.
+    """Functions on text for an engine, made for its model's tokenizer. Any thread; fast, except `compile_grammar`.
 
-    `compile_grammar`: a grammar's start state; slow unless it was compiled before. Any thread. Raises: InvalidRequest.
-    `lark_of`: the same grammar as one text in llguidance's Lark, for engines that compile it themselves; takes the tokens
-    that end an output. `watch_stops`: the test for stop strings, of sequences with at least `min_tokens` tokens; fast, any
-    thread. `watch_answer`: a request's watch for the end of reasoning, or for repeated content; None = not needed. Fast, any
-    thread.
+    `compile_grammar`: a grammar's start state. Raises: InvalidRequest. `lark_of`: the same grammar as one text in
+    llguidance's Lark, for engines that compile it themselves; takes the tokens that end an output. `watch_stops`: the
+    test for stop strings, of sequences with at least `min_tokens` tokens. `watch_answer`: a request's watch for the end
+    of reasoning, or for repeated content.
     """
 
     compile_grammar: Callable[[Grammar], TokenMasker]
@@ -274,12 +255,6 @@ class EngineTools:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """The progress of a request without a token. Tokens are its prompt's; `num_read` includes cached ones.
-
-    `since_s`: seconds since its prompt's computation began. `num_ahead`: requests that begin before it. `expected_s`:
-    forecast until its first token; None = unknown.
-    """
-
     num_tokens: int
     num_cached: int
     num_read: int
@@ -291,13 +266,8 @@ class PromptProgress:
 
 @runtime_checkable
 class TellingProgress(Protocol):
-    """An engine that also reports the progress of requests before their first token."""
-
     def progress(self, request_id: str) -> PromptProgress | None:
-        """The progress a moment ago; None = unknown, not yet or no longer. On the event loop.
-
-        Each call makes the engine update it, so that the next answer is newer.
-        """
+        """The progress a moment ago; None = unknown. Each call makes the engine update it. On the event loop."""
         ...
 
 
@@ -305,18 +275,15 @@ class Delivering(Protocol):
     """An engine that delivers all outputs of a step at once, so that no task has to wait for each."""
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """Run the request and pass each output to `take` as it comes; return when all sequences have ended.
+        """Pass each output to `take` as it comes; return when all have ended. Cancelling this aborts the request.
 
-        Raises: as `generate`, and errors of `take`. Cancelling this aborts the request.
+        Raises: as `generate`, and errors of `take`.
         """
         ...
 
 
 async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
-    """Run a request on any engine, and pass its outputs to `take`, until it needs no more.
-
-    Raises: as `Delivering.deliver`.
-    """
+    """Run a request on any engine, and pass its outputs to `take`. Raises: as `Delivering.deliver`."""
     delivers: Callable[[EngineRequest, Take], Awaitable[None]] | None = getattr(engine, "deliver", None)
     if delivers is not None:  # `isinstance` would check the whole protocol for each request
         return await delivers(request, take)
@@ -331,8 +298,6 @@ async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
 
 @runtime_checkable
 class Checking(Protocol):
-    """An engine that can also check a request without running it."""
-
     def check(self, request: EngineRequest) -> None:
         """Raises the error that `generate` would raise for the request on an idle engine."""
         ...
@@ -347,8 +312,6 @@ def check_request(engine: Engine, request: EngineRequest) -> None:
 
 
 class PictureText(Protocol):
-    """The text in place of a picture's marker in a prompt, and the number of placeholders in that text."""
-
     @property
     def text(self) -> str: ...
 
@@ -357,28 +320,22 @@ class PictureText(Protocol):
 
 
 class PictureTexts(Protocol):
-    """Facts about pictures for writing prompts with them. Immutable; used on any thread.
-
-    `marker`: the chat template's text for a picture; `{}` in it stands for the picture's number in the conversation, from 1.
+    """Facts about pictures for writing prompts. Immutable; used on any thread. `marker`: the chat template's text for a
+    picture; `{}` in it stands for the picture's number, from 1.
     """
 
     @property
     def marker(self) -> str: ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureText:
-        """Text and placeholders for a picture of that size; fast.
-
-        Raises: ValueError, one line, if the size is not allowed.
-        """
+        """Text and placeholders for a picture of that size; fast. Raises: ValueError, one line, if it is not allowed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRules:
-    """Rules for pictures in the prompts of an engine that accepts them.
-
-    `placeholder_id`: the token in place of one embedding; a picture's text contains it once per embedding. `splits_texts`:
-    the texts before, between and after the pictures are tokenised separately.
+    """`placeholder_id`: the token in place of one embedding. `splits_texts`: texts around pictures are tokenised
+    separately.
     """
 
     processor: PictureTexts
@@ -392,9 +349,8 @@ class AdapterLoading(Protocol):
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """Serve the adapter in a local directory under a name, which is among its capabilities when this returns.
 
-        `is_replacing`: it may replace another one of that name. Raises: Conflict (the name is taken); InvalidRequest (not an
-        adapter, or not one for this model); NoMemory (all places are taken); Overloaded (until requests have ended);
-        EngineDead.
+        Raises: Conflict (the name is taken); InvalidRequest (not an adapter, or not one for this model); NoMemory (all
+        places are taken); Overloaded (until requests have ended); EngineDead.
         """
         ...
 
@@ -405,10 +361,7 @@ class AdapterLoading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """Results for texts, in order: a row each, f32 [texts, size], or a list if their shapes differ.
-
-    `queue_s`: until the first of them was computed. `num_tokens`: of all.
-    """
+    """A row for each text, f32 [texts, size], or a list if shapes differ. `queue_s`: until the first was computed."""
 
     rows: Any
     queue_s: float
@@ -416,13 +369,13 @@ class PooledRows:
 
 
 class TextPooling(Protocol):
-    """An engine that makes vectors or scores of texts, besides generation or instead of it. On the event loop."""
+    """An engine that makes vectors or scores of texts. On the event loop."""
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
         """A row for each text; cancelling this drops texts that are not computed yet.
 
-        A row does not depend on other texts, as far as the kernels' results do not. Raises: Overloaded (too many tokens
-        wait, or the engine shuts down), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
+        Raises: Overloaded (too many tokens wait, or the engine shuts down), EngineFailed, EngineDead (also if it was
+        not started), Cancelled (shut down).
         """
         ...
 
@@ -438,7 +391,6 @@ class Deaths:
         self._listeners = {*self._listeners, listener}
 
     def ignore(self, listener: Callable[[], None]) -> None:
-        """Remove the listener."""
         self._listeners = self._listeners - {listener}
 
     def tell(self) -> None:
@@ -453,21 +405,19 @@ NOT_STARTED = "the engine was not started"
 
 
 class Life:
-    """The state of an engine that decides whether it accepts requests. `death`: why it cannot run any; "" if it can."""
+    """The state that decides whether an engine accepts requests. `death`: why it cannot run any; "" if it can."""
 
     def __init__(self) -> None:
         self.death = NOT_STARTED
         self.is_draining = False
 
     def check_open(self) -> None:
-        """Raises EngineDead or Overloaded if no request can be accepted."""
         if self.death:
             raise EngineDead(self.death)
         if self.is_draining:
             raise Overloaded("the server is shutting down")
 
     def end(self) -> None:
-        """Let no request run any more; keep the reason of an earlier death."""
         self.death = self.death or "the engine was shut down"
 
 
@@ -476,22 +426,18 @@ Take = Callable[[EngineOutput], bool]
 
 
 class Outputs(Protocol):
-    """The outputs of one request. The caller closes it, finished or not; closing it twice is allowed."""
-
     def __aiter__(self) -> AsyncIterator[EngineOutput]: ...
 
     def __anext__(self) -> Awaitable[EngineOutput]: ...
 
-    async def aclose(self) -> None:
-        """End the request, if it still runs."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 class Engine(Protocol):
     """Runs requests. One instance serves one model, from one `start` to one `shutdown`.
 
-    Failures: an error in one request, or caused by it, reaches only that request. If the engine itself dies, every request
-    fails with EngineDead, now and later, and `health` has the reason.
+    Failures: an error in one request, or caused by it, reaches only that request. If the engine itself dies, every
+    request fails with EngineDead, now and later, and `health` has the reason.
 
     Same answer: a request has the same tokens whenever it runs, alone or not, unless the engine's kernels depend on the
     batch (docs/architecture.md).
@@ -499,7 +445,7 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities that requests may use; the same before and after `start`, apart from adapters loaded later."""
+        """The same before and after `start`, apart from adapters loaded later."""
         ...
 
     async def start(self) -> None:
@@ -509,18 +455,18 @@ class Engine(Protocol):
     def generate(self, request: EngineRequest) -> Outputs:
         """Outputs of the request as they are made, until each of the `n` sequences has had one with a `finish_reason`.
 
-        The request begins when the first output is requested. Closing the iterator, at any moment, aborts the request and
-        frees its blocks within a step. Ranked sequences (beams, best_of > n) come whole, best first, when all have ended.
+        The request begins when the first output is requested. Closing the iterator aborts it and frees its blocks
+        within a step. Ranked sequences (beams, best_of > n) come whole, best first, when all have ended.
 
-        Raises, with the first output: the errors of `Capabilities.check`; CapacityError (longer than `max_model_len`, or can
-        never fit for other reasons); InvalidRequest (no prompt, a grammar that does not compile); Overloaded (shutting
-        down); QueueTimeout (its first step has not begun in time). At any time: RequestTimeout (its deadline has passed, or
-        is known to be too close); EngineFailed; EngineDead (also if it was not started); Cancelled (shut down).
+        Raises, with the first output: the errors of `Capabilities.check`; CapacityError (it can never fit);
+        InvalidRequest (no prompt, a grammar that does not compile); Overloaded (shutting down); QueueTimeout (its first
+        step has not begun in time). At any time: RequestTimeout (its deadline has passed, or is known to be too close);
+        EngineFailed; EngineDead (also if it was not started); Cancelled (shut down).
         """
         ...
 
     def health(self) -> Health:
-        """Alive or not, and gauges. Fast, on any thread, at any time."""
+        """Fast, on any thread, at any time."""
         ...
 
     def stats(self) -> EngineStats:
@@ -528,8 +474,8 @@ class Engine(Protocol):
         ...
 
     async def shutdown(self, drain_s: float) -> None:
-        """Wait up to `drain_s` seconds for running requests, abort the rest, stop the thread, release the runtime.
+        """Refuse requests, wait up to `drain_s` seconds for running ones, abort the rest, release the runtime.
 
-        Requests that arrive meanwhile are refused with Overloaded. Calling it again, or without a start, is allowed.
+        Calling it again, or without a start, is allowed.
         """
         ...

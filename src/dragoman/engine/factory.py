@@ -1,8 +1,4 @@
-"""Engines by name: the protocol of engine factories, and their import.
-
-Does: define the protocol and the values that factories get, import the chosen one. Does not: know any engine except by its
-address. Imports little: loading begins here, before the server is imported.
-"""
+"""Engines by name: the protocol of engine factories, and their import. Imports little: loading begins here."""
 
 from __future__ import annotations
 
@@ -22,26 +18,23 @@ BUILT_IN: Mapping[str, str] = {
     "vllm": "dragoman.engine.vllm.factory:factory",
     "ray": "dragoman.ray.cluster:factory",
 }
-"""Short name -> address, for the engines that come with dragoman."""
 
 POOLING = "dragoman.engine.pooling.factory:factory"
-"""The address of the engine for models that embed or score texts, in place of the built-in engine."""
+"""The address of the engine for models that embed or score texts."""
 
 ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
 
 
-def _no_progress(stage: str, fraction: float) -> None:
-    """Ignore the progress."""
+def _no_progress(stage: str, fraction: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
     """The model that an engine is to run. `options`: the value of every option by its name, without secrets.
 
-    `secrets`: the values of secret options for engines. `has_neighbours`: other models compute in this process at the same
-    time. Options that only an operator's own code knows are texts. `progress` may raise to cancel the load; it is called on
-    the loading thread. `given`: the names of the options that were set. `extra`: further settings for this engine, as texts;
-    it checks their names. `machine_bytes`: all memory of this machine or container; None = unknown.
+    `has_neighbours`: other models compute in this process at the same time. `progress` may raise to cancel the load; it
+    is called on the loading thread. `given`: the names of the options that were set. `extra`: further settings for this
+    engine, as texts; it checks their names. `machine_bytes`: all memory of this machine or container; None = unknown.
     """
 
     model_dir: Path
@@ -62,9 +55,9 @@ class EngineSetup:
 class BuiltEngine:
     """An engine, not started yet. `facts`: short descriptions for people. `dtype`: of its weights.
 
-    `cache_bytes`: allocated or reserved besides its weights. `pictures`: given if the engine accepts pictures.
-    `reads_tokenizer`: its grammars use llguidance's reading of tokenizer.json, which finds more control tokens. `adapters`:
-    given if adapters can be loaded while it runs. `pooling`: given if it makes rows of texts, of `row_size`.
+    `cache_bytes`: allocated or reserved besides its weights. `reads_tokenizer`: its grammars use llguidance's reading
+    of tokenizer.json, which finds more control tokens. `adapters`: given if adapters can be loaded while it runs.
+    `pooling`: given if it makes rows of texts, of `row_size`.
     """
 
     engine: Engine
@@ -79,8 +72,6 @@ class BuiltEngine:
 
 
 class LoadedEngine(Protocol):
-    """A loaded model, which becomes an engine once."""
-
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine. `memory_bytes`: available besides its weights; it leaves some of this free.
 
@@ -100,7 +91,7 @@ class EngineFactory(Protocol):
         ...
 
     def load(self, setup: EngineSetup) -> LoadedEngine:
-        """The model, read and compiled. Slow; begins before the server is imported, on a separate thread.
+        """The model, read and compiled; slow, begins on a separate thread before the server is imported.
 
         Raises: EngineOptionError; models.ModelError if the directory does not hold such a model.
         """
@@ -115,7 +106,6 @@ class EngineOptionError(ValueError):
         self.option = option
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The parts to pickle."""
         return type(self), (self.option, str(self))
 
 

@@ -1,8 +1,4 @@
-"""The life of an engine that computes on its own thread.
-
-Does: own the thread, and report its death. Does not: know requests, or the parts of an engine. Called by the engines, on
-event loops, and on its thread.
-"""
+"""The life of an engine that computes on its own thread. Called by the engines, on event loops, and on its thread."""
 
 from __future__ import annotations
 
@@ -19,10 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class OnThread(Life):
-    """The state of an engine with its own thread, which `begin` starts.
-
-    It does not refer to the engine, whose gigabytes are freed with the last reference to it.
-    """
+    """Does not refer to the engine, whose gigabytes are freed with the last reference to it."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -31,14 +24,10 @@ class OnThread(Life):
 
     @property
     def has_begun(self) -> bool:
-        """True if the thread was started."""
         return self._thread is not None
 
     def begin(self, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
-        """Start the thread, unless it runs. Raises: EngineDead after a shutdown or a failure.
-
-        `run`: the thread's work, until the engine is shut down. `fail`: answers all requests with an error.
-        """
+        """Start the thread, unless it runs. `fail` answers all requests. Raises: EngineDead after its end."""
         if self._thread is not None:
             if self.death:
                 raise EngineDead(self.death)
@@ -54,7 +43,6 @@ class OnThread(Life):
             await asyncio.to_thread(wait, drain_s)
 
     async def join(self) -> None:
-        """Wait for the thread's end."""
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 

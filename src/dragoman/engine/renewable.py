@@ -1,8 +1,6 @@
 """An engine that can be replaced after its death, while its users keep the same object.
 
-Does: forward every call to the current engine, add up the counters of all engines, load adapters again. Does not: decide
-when an engine is replaced or how often (`host.recovery` does), or load one. On the event loop; `health` and `stats` on any
-thread.
+`host.recovery` decides when. On the event loop; `health` and `stats` on any thread.
 """
 
 from __future__ import annotations
@@ -48,19 +46,16 @@ class RenewableEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities that requests may use."""
         return self._engine.capabilities
 
     async def start(self) -> None:
-        """See `Engine`."""
         await self._engine.start()
 
     def generate(self, request: EngineRequest) -> Outputs:
-        """See `Engine`; while the engine is replaced, requests are refused with Unavailable."""
+        """While the engine is replaced, requests are refused with Unavailable."""
         return self._engine.generate(request)
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """See `base.Delivering`."""
         try:
             await deliver(self._engine, request, take)
         except ServerError as error:
@@ -68,48 +63,39 @@ class RenewableEngine:
             raise error.with_traceback(None) from error.__cause__
 
     def check(self, request: EngineRequest) -> None:
-        """See `base.Checking`."""
         check_request(self._engine, request)
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
-        """See `TextPooling`; only for engines that make rows of texts. While the engine is replaced: Unavailable."""
         if isinstance(self._engine, _Absent):
             raise self._engine.refusal()
         assert self._pooling is not None
         return await self._pooling.pool(texts)
 
     def progress(self, request_id: str) -> PromptProgress | None:
-        """See `TellingProgress`; None if the engine does not report progress."""
         engine = self._engine
         return engine.progress(request_id) if isinstance(engine, TellingProgress) else None
 
     def health(self) -> Health:
-        """The current engine's health; recovering while there is none."""
         return self._engine.health()
 
     def stats(self) -> EngineStats:
-        """The sum of the counters of all engines so far."""
         return replace(self._past.plus(self._engine.stats()), num_restarts=self._num_restarts)
 
     async def shutdown(self, drain_s: float) -> None:
-        """See `Engine`."""
         await self._engine.shutdown(drain_s)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
-        """See `AdapterLoading`; only for engines that can load adapters while they run."""
         await self._changing().load_adapter(name, directory, is_replacing=is_replacing)
         self._adapter_changes[name] = directory
 
     async def unload_adapter(self, name: str) -> None:
-        """See `AdapterLoading`; only for engines that can load adapters while they run."""
         await self._changing().unload_adapter(name)
         self._adapter_changes[name] = None
 
     async def renew(self, make: Callable[[], Awaitable[BuiltEngine]]) -> None:
-        """End the engine, and start the one that `make` returns.
+        """End the engine, free its memory, and start the one that `make` returns.
 
-        The old engine's memory is freed before `make` is called. Raises: errors of `make` or of the start; then there is no
-        engine, and this may be called again.
+        Raises: errors of `make` or of the start; then there is no engine, and this may be called again.
         """
         old = self._engine
         if not isinstance(old, _Absent):
@@ -167,40 +153,31 @@ class _Absent:
         self._is_recovering = is_recovering
 
     def refusal(self) -> ServerError:
-        """The error for requests while there is no engine."""
         if self._is_recovering:
             text = "The engine is being restarted after a failure; try again later"
             return Unavailable(text, retry_after_s=RETRY_AFTER_S)
         return EngineDead(self.reason)
 
     def check(self, request: EngineRequest) -> None:
-        """Raises: EngineDead, Unavailable."""
         raise self.refusal()
 
     async def start(self) -> None:
-        """Raises: EngineDead, Unavailable."""
         raise self.refusal()
 
     def generate(self, request: EngineRequest) -> Outputs:
-        """Refuse the request."""
         return _Refused(self.refusal())
 
     def health(self) -> Health:
-        """Dead, or recovering."""
         return Health(False, self.reason, is_recovering=self._is_recovering)
 
     def stats(self) -> EngineStats:
-        """Empty counters."""
         return EngineStats()
 
     async def shutdown(self, drain_s: float) -> None:
-        """End the recovery."""
         self._is_recovering = False
 
 
 class _Refused:
-    """The outputs of a refused request."""
-
     def __init__(self, error: ServerError) -> None:
         self._error = error
 
@@ -210,5 +187,4 @@ class _Refused:
     async def __anext__(self) -> EngineOutput:
         raise self._error
 
-    async def aclose(self) -> None:
-        """Do nothing."""
+    async def aclose(self) -> None: ...

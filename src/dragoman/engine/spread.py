@@ -1,9 +1,7 @@
-"""An engine that computes nothing: it sends each request to a replica, and to another one if that dies before it answers.
+"""An engine that sends each request to a replica, and to another one if that dies before it answers.
 
-Does: implement `engine.base.Engine` over a function that sends requests. Does not: know where replicas are, choose one (its
-maker does), or run a model. For replicas of Ray Serve and for memory nodes; used by the service, on the event loop.
-
-A request is data with its seed, so that a second replica gives the same answer as the first.
+For replicas of Ray Serve and for memory nodes; on the event loop. A request is data with its seed, so that a second
+replica gives the same answer as the first.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ MOVABLE = (EngineDead, Overloaded, Cancelled)
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The description of a replica's engine."""
-
     capabilities: Capabilities
     facts: tuple[str, ...]
     dtype: str
@@ -62,7 +58,7 @@ Send = Callable[[EngineRequest, tuple[str, ...]], Replies]
 
 
 class SpreadEngine:
-    """Runs requests on replicas, which have their own deadlines, limits and health. Knows the requests under way."""
+    """Runs requests on replicas, which have their own deadlines, limits and health."""
 
     def __init__(self, capabilities: Capabilities, send: Send) -> None:
         self._capabilities = replace(capabilities, progress=False)  # unused: the replicas know them
@@ -78,20 +74,15 @@ class SpreadEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The replicas' capabilities, which are all alike."""
         return self._capabilities
 
     async def start(self) -> None:
-        """Accept requests from now on. Raises: EngineDead after the end."""
         if self._refusal:
             raise EngineDead(self._death)
         self._death = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """As `Engine.generate`. Raises also: EngineFailed if a replica was lost after the first output, or four before.
-
-        Overloaded if the last replica tried had no room.
-        """
+        """Raises also: EngineFailed if a replica was lost after the first output, or four before."""
         self.check(request)
         number, self._next_number = self._next_number, self._next_number + 1
         is_started = False
@@ -129,7 +120,6 @@ class SpreadEngine:
                 self._idle.set()
 
     def check(self, request: EngineRequest) -> None:
-        """See `base.Checking`; a replica may refuse further requests."""
         self._check_open()
         self._capabilities.check(request)
 
@@ -143,11 +133,9 @@ class SpreadEngine:
         )
 
     def stats(self) -> EngineStats:
-        """The received tokens; the replicas count the rest."""
         return EngineStats(num_generated_tokens=self._num_tokens)
 
     async def shutdown(self, drain_s: float) -> None:
-        """As `Engine.shutdown`: running requests are cancelled on their replicas."""
         self._refusal = self._refusal or "The engine is shutting down"
         try:
             async with asyncio.timeout(drain_s):
@@ -165,7 +153,6 @@ class SpreadEngine:
             raise Overloaded(self._refusal)
 
     def _check_not_cancelled(self, error: Exception) -> None:
-        """Raises: Cancelled if `shutdown` ended the request."""
         if self._death:
             raise Cancelled("The engine was shut down before the request finished") from error
 
@@ -175,7 +162,7 @@ def _is_movable(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> ServerError:
-    """The error for the client. A replica's death is only a failure here, as this engine lives on."""
+    """A replica's death is only a failure for the client, as this engine lives on."""
     if _is_movable(error):
         noted = losses.get()
         if noted is not None:

@@ -1,12 +1,8 @@
 """Decides which beams go on: plain and diverse beam search over the candidates of one request.
 
-Does: merge the beams' candidates, keep finished hypotheses, decide when the search is over. Does not: touch blocks,
-sequences or logits. Called by the rolling engine, on its thread, and by `one_token`.
-
-A request has `num_beams` beams in `num_beam_groups` groups of equal size. When every live beam has its candidates, the
-groups are advanced in order. A later group pays `diversity_penalty` for each earlier group's beam that took the same token
-in the same step. Sources: diverse beam search, arXiv:1610.02424; scores, lengths and early stopping as in Hugging Face
-transformers, the reference in the tests.
+Called by the rolling engine, on its thread, and by `one_token`. Groups are advanced in order; a later one pays
+`diversity_penalty` for each earlier beam that took the same token in the same step. Sources: diverse beam search,
+arXiv:1610.02424; scores, lengths and early stopping as in Hugging Face transformers, the reference in the tests.
 """
 
 from __future__ import annotations
@@ -39,10 +35,7 @@ class Continuation(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """A finished sequence: beam `parent` as it was, extended by `token_id`. `number` identifies it in its search.
-
-    `score` ranks hypotheses: the summed log-probability divided by length ** length_penalty.
-    """
+    """A finished sequence: beam `parent` as it was, extended by `token_id`. `score` is `normalised`."""
 
     number: int
     score: float
@@ -57,9 +50,8 @@ EndReason = Callable[[int, int], FinishReason | None]
 
 @dataclass(slots=True)
 class BeamStep:
-    """The result of advancing. `continuations` has one entry per slot of every live group, in slot order.
-
-    `hypotheses`: finished in this step and kept so far; better ones may displace them later.
+    """`continuations`: for each slot of every live group. `hypotheses`: finished in this step; later displaced by
+    better ones.
     """
 
     continuations: dict[int, Continuation] = field(default_factory=dict)
@@ -69,16 +61,14 @@ class BeamStep:
 def num_candidates(params: SamplingParams, num_end_tokens: int) -> int:
     """The number of candidates per beam that makes the search exact.
 
-    Of each group's merged candidates, `1 + num_end_tokens` times its size count, as in the reference; a diversity
-    penalty can push down at most one token per beam of the other groups.
+    Of each group's merged candidates, `1 + num_end_tokens` times its size count. A diversity penalty can push down at
+    most one token per beam of the other groups.
     """
     size = params.num_beams // params.num_beam_groups
     return max(2, 1 + num_end_tokens) * size + (params.num_beams - size)
 
 
 class _Group:
-    """One group of beams: the scores of its live beams and its finished hypotheses."""
-
     def __init__(self, first_slot: int, size: int, params: SamplingParams) -> None:
         self.slots = range(first_slot, first_slot + size)
         self.scores = dict.fromkeys(self.slots, 0.0)
@@ -101,11 +91,10 @@ class _Group:
 
     @property
     def worst_kept(self) -> float:
-        """The lowest score among the kept hypotheses."""
         return min(self.finished)[0]
 
     def check_done(self, best_sum: float, length: int, max_length: int) -> None:
-        """Mark the group done if no live beam can still improve its hypotheses, by the request's early-stopping rule."""
+        """Mark the group done if no live beam can still improve its hypotheses, by the early-stopping rule."""
         if len(self.finished) < self.size or self.is_done:
             return
         rule, penalty = self._params.early_stopping, self._params.length_penalty
@@ -118,7 +107,6 @@ class _Group:
 
 
 def normalised(total: float, length: int, length_penalty: float) -> float:
-    """A hypothesis' score: its summed log-probability divided by its generated length ** length_penalty."""
     return float(total / length**length_penalty)
 
 
@@ -136,12 +124,10 @@ class BeamSearch:
 
     @property
     def live_slots(self) -> list[int]:
-        """Slots of unfinished groups."""
         return [slot for group in self._groups if not group.is_done for slot in group.slots]
 
     @property
     def is_finished(self) -> bool:
-        """True when every group is done or the length limit is reached."""
         return self._length >= self._max_tokens or not self.live_slots
 
     @property
@@ -172,7 +158,6 @@ class BeamSearch:
     def _merge(
         self, group: _Group, candidates: Sequence[BeamCandidates | None], taken: Counter[int], *, is_first: bool
     ) -> list[Continuation]:
-        """The group's best candidates over all its beams, best first."""
         parents = [0] if is_first else list(group.slots)  # at first all beams equal the prompt: use one of them
         scores, tokens, owners = [], [], []
         for parent in parents:
@@ -209,7 +194,6 @@ class BeamSearch:
             group.scores[slot] = continuation.score
 
     def _finish_by_length(self, step: BeamStep) -> None:
-        """Turn every live beam into a hypothesis, as the length limit is reached."""
         for group in self._groups:
             for slot in group.slots:
                 continuation = step.continuations.pop(slot, None)

@@ -1,11 +1,7 @@
-"""Beam search over an engine without it: every step requests one token after each beam, with the most likely alternatives.
+"""Beam search over an engine without it: requests for one token after each beam, with the likeliest alternatives.
 
-Does: drive the search, keep the beams' tokens, return the best. Does not: know engines; a function gives the likely next
-tokens. Runs on the event loop, one coroutine per request.
-
-The result equals that of a search over whole rows of logits, as a search only considers a beam's `num_candidates` most
-likely tokens. It uses raw log-probabilities: requests that change them (penalties, bias, masks, grammars) are refused
-(`Capabilities.plain_beams`).
+The result is exact, as a search only considers a beam's `num_candidates` most likely tokens. It uses raw
+log-probabilities, so requests that change them are refused (`Capabilities.plain_beams`).
 """
 
 from __future__ import annotations
@@ -27,15 +23,12 @@ NextTokens = Callable[[EngineRequest], Awaitable[Sequence[Logprob]]]
 
 @dataclass(slots=True)
 class _Beam:
-    """A live or finished beam: its tokens and their log-probabilities."""
-
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tops: list[list[Logprob]] = field(default_factory=list)
     reason: FinishReason | None = None
 
     def extended(self, token_id: int, likely: Sequence[Logprob], num_top: int) -> _Beam:
-        """The beam with one more token. `likely`: the most likely tokens in its place."""
         logprob = next(one.logprob for one in likely if one.token_id == token_id)
         return _Beam(
             [*self.token_ids, token_id], [*self.logprobs, logprob], [*self.tops, list(likely[:num_top])], self.reason
@@ -43,10 +36,7 @@ class _Beam:
 
 
 class OneTokenBeams:
-    """One request's search. `most`: likely tokens per answer of the engine. `criterion`: for its stop strings.
-
-    Raises: UnsupportedFeature if an exact search would need more.
-    """
+    """One request's search. `most`: likely tokens per answer. Raises: UnsupportedFeature if they are too few."""
 
     def __init__(self, request: EngineRequest, most: int, criterion: StopCriterion | None) -> None:
         sampling = request.sampling
@@ -67,7 +57,6 @@ class OneTokenBeams:
         self._finished: dict[int, _Beam] = {}
 
     async def run(self, next_tokens: NextTokens) -> list[EngineOutput]:
-        """The best sequences, best first, whole. Raises: errors of `next_tokens`."""
         is_first = True
         while not self._search.is_finished:
             slots = [0] if is_first else self._search.live_slots
@@ -79,7 +68,6 @@ class OneTokenBeams:
         return [self._output(index, beam) for index, beam in enumerate(best)]
 
     def _question(self, beam: _Beam) -> EngineRequest:
-        """The request for the token after a beam's last one."""
         request = self._request
         return msgspec.structs.replace(
             request,

@@ -1,8 +1,6 @@
 """The pooling engine as the server uses it: the Engine protocol over a thread that computes batches of texts.
 
-Does: own the engine thread; split requests into texts and join their rows again; drop cancelled requests; survive and report
-failures. Does not: choose batches (`queue` does) or compute (the model does). `pool`, `start` and `shutdown` run on event
-loops; `_run` and its callees on the engine thread.
+`_run` and its callees run on the engine thread, the rest on event loops.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _MOST_RETRY_S = 60
 
 
 class Pooler(Protocol):
-    """A model, as the engine uses it. One thread runs it."""
+    """A model, as the engine uses it, on one thread."""
 
     @property
     def dimensions(self) -> int: ...
@@ -43,8 +41,6 @@ class Pooler(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A request. `rows`: the computed rows of its texts."""
-
     rows: list[Any]
     num_left: int
     num_tokens: int
@@ -80,15 +76,12 @@ class PoolingEngine:
         self._totals = _Totals()
 
     async def start(self) -> None:
-        """Start the engine thread, unless it runs. Raises: EngineDead after a shutdown or a failure."""
         self._life.begin(self._run, self._fail)
 
     def generate(self, request: EngineRequest) -> Outputs:
-        """Raises: UnsupportedFeature."""
         raise UnsupportedFeature("this model embeds or scores texts and cannot generate", param="model")
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
-        """See `TextPooling`."""
         loop = asyncio.get_running_loop()
         num_tokens = sum(len(text.token_ids) for text in texts)
         rows: list[Any] = [None] * len(texts)
@@ -113,12 +106,10 @@ class PoolingEngine:
         return PooledRows(np.stack(rows) if are_alike else rows, job.queue_s, num_tokens)
 
     def health(self) -> Health:
-        """Alive or not, and gauges; for any thread."""
         death = self._life.death
         return Health(not death, death, num_running=self._num_running, num_waiting=len(self._queue))
 
     def stats(self) -> EngineStats:
-        """Totals so far; for any thread."""
         totals = self._totals
         return EngineStats(
             num_steps=totals.num_steps,
@@ -130,7 +121,6 @@ class PoolingEngine:
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        """Refuse new requests, wait up to `drain_s` seconds for the running ones, cancel the rest, release the model."""
         await self._life.drain(self._wait_until_idle, drain_s)
         with self._changed:
             self._is_closed = True
@@ -195,7 +185,6 @@ class PoolingEngine:
             _tell(job, None)
 
     def _fail(self, error: ServerError) -> None:
-        """Fail all requests."""
         with self._changed:
             jobs = list(self._jobs)
         for job in jobs:
@@ -204,8 +193,6 @@ class PoolingEngine:
 
 @dataclass(slots=True)
 class _Totals:
-    """Totals of the work done. Only one thread writes."""
-
     num_steps: int = 0
     num_tokens: int = 0
     step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
@@ -213,7 +200,6 @@ class _Totals:
     step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def add(self, batch: Sequence[WaitingText], seconds: float) -> None:
-        """Count a batch."""
         num_tokens = sum(waiting.length for waiting in batch)
         self.num_steps += 1
         self.num_tokens += num_tokens
@@ -223,8 +209,6 @@ class _Totals:
 
 
 def _tell(job: _Job, error: ServerError | None) -> None:
-    """Wake the request on its event loop."""
-
     def settle() -> None:
         if job.done.done():
             return

@@ -1,8 +1,4 @@
-"""Makes pooling engines: computes a model's memory, loads it, puts the engine together.
-
-Does: read the directory's recipe, with the operator's options. Does not: read options' sources. Imported to load a model
-that embeds or scores.
-"""
+"""Makes pooling engines: computes a model's memory, loads it, puts the engine together."""
 
 from __future__ import annotations
 
@@ -30,10 +26,7 @@ _GENERATING = ("draft_model", "lora", "enable_lora", "merge_lora")
 
 
 class PoolingFactory:
-    """Makes pooling engines on the OpenVINO runtime."""
-
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """See `EngineFactory`."""
         recipe, options = recipe_of(setup), RollingOptions.among(setup.options)
         family = text_family(setup.model_dir, recipe)
         size = _BYTES[options.model_options.weight_type]
@@ -48,7 +41,6 @@ class PoolingFactory:
         return MemoryNeeds(int(total * _BESIDE))
 
     def load(self, setup: EngineSetup) -> LoadedPooling:
-        """The compiled model. Raises: ModelError, EngineOptionError."""
         options, recipe = RollingOptions.among(setup.options), recipe_of(setup)
         for name in _GENERATING:
             if getattr(options, name, None):
@@ -60,15 +52,12 @@ class PoolingFactory:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPooling:
-    """A loaded model, to become a pooling engine. `max_waiting_tokens` None = the default."""
-
     pooler: LoadedPooler
     options: RollingOptions
     stored: ModelOptions
     max_waiting_tokens: int | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine over the loaded model. Raises: EngineOptionError."""
         facts, recipe, longest = self.pooler.facts, self.pooler.recipe, self.pooler.max_tokens
         asked = self.options.max_model_len
         if asked is not None and asked > facts.max_tokens:
@@ -94,7 +83,6 @@ class LoadedPooling:
 
 
 def _words(recipe: Recipe, dimensions: int) -> list[str]:
-    """Lines that describe the model."""
     match recipe.kind:
         case "score":
             return [f"scores pairs of texts ({recipe.activation})"]
@@ -109,7 +97,6 @@ def _words(recipe: Recipe, dimensions: int) -> list[str]:
 
 
 def recipe_of(setup: EngineSetup) -> Recipe:
-    """The recipe of the model, by its directory and the options. Raises: ModelError."""
     return read_recipe(setup.model_dir, *chosen_of(setup.options))
 
 

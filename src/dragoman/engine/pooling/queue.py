@@ -1,8 +1,4 @@
-"""The waiting texts, and the choice of a batch.
-
-Does: keep them by arrival and by length; choose batches of texts of similar length that include the oldest. Does not: lock
-(the engine does) or compute.
-"""
+"""The waiting texts, and the choice of batches of texts of similar length. The engine locks."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _SHORT_TOKENS = 512  # padding that is always allowed: little beside the product
 
 @dataclass(slots=True, eq=False)
 class WaitingText:
-    """One text of a request, the one at `index`. `owner`: its request."""
+    """The text at `index` of the request `owner`."""
 
     text: PooledText
     owner: Any
@@ -35,8 +31,6 @@ class WaitingText:
 
 
 class TextQueue:
-    """Waiting texts. For one thread at a time."""
-
     def __init__(self) -> None:
         self._by_age: deque[WaitingText] = deque()  # removed texts are skipped when they reach the front
         self._by_length: list[tuple[int, int, WaitingText]] = []
@@ -47,7 +41,6 @@ class TextQueue:
         return len(self._by_length)
 
     def add(self, texts: Iterable[WaitingText]) -> None:
-        """Append texts."""
         for text in texts:
             self._number += 1
             self._by_age.append(text)
@@ -55,7 +48,6 @@ class TextQueue:
             self.num_tokens += text.length
 
     def drop(self, owner: object) -> None:
-        """Forget the texts of one request."""
         dropped = [text for _, _, text in self._by_length if text.owner is owner]
         if dropped:
             self._by_length = [entry for entry in self._by_length if entry[2].owner is not owner]

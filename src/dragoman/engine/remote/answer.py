@@ -1,8 +1,4 @@
-"""Turns an upstream's events into outputs of the engine protocol.
-
-Does: token ids, log-probabilities, the end of a sequence and its reason, ranking. Does not: read bytes or send requests. One
-instance per sequence, on the event loop; `push` runs once per event.
-"""
+"""Turns an upstream's events into outputs of the engine protocol. One instance per sequence, on the event loop."""
 
 from __future__ import annotations
 
@@ -28,16 +24,15 @@ _FINISH = {
     "eos_token": FinishReason.EOS,
     "stop_sequence": FinishReason.EOS,
 }
-"""Why an upstream says that it ended, where the last token is not one that the request ends at."""
+"""An upstream's reasons for the end, where the last token is not one that the request ends at."""
 
 _Rows = tuple[list[float], list[list[Logprob]]]
 
 
 class SequenceAnswer:
-    """One sequence as it grows. `reason`: why it has ended, None = it goes on.
+    """One sequence as it grows. `ids_of` gives the tokens that an event adds; `sees_ends`: these are the model's own.
 
-    `ids_of` gives the tokens that an event adds; `sees_ends`: these are the model's own. `criterion` tests stop strings in
-    sequences that clients get whole.
+    `criterion` tests stop strings in sequences that clients get whole.
     """
 
     __slots__ = (
@@ -141,7 +136,7 @@ class Ranking:
 def prompt_logprobs(
     told: Sequence[dict[str, Candidate] | None] | None, prompt_ids: Sequence[int], num_top: int
 ) -> list[PromptLogprob | None]:
-    """The log-probabilities of a prompt's tokens, from an upstream's answer. Raises: EngineFailed if some are missing."""
+    """Raises: EngineFailed if an upstream's answer lacks some."""
     if told is None or len(told) != len(prompt_ids):
         count = "none" if told is None else str(len(told))
         raise EngineFailed(f"the upstream returned {count} log-probabilities for a prompt of {len(prompt_ids)} tokens")
@@ -169,7 +164,6 @@ def told_ids(choice: Choice) -> list[int]:
 
 
 def _rows(told: Logprobs, num_top: int) -> _Rows:
-    """The chosen tokens' log-probabilities, and the most likely candidates of each, best first."""
     if told.content is not None:
         tops = [[Logprob(one.id, one.logprob) for one in token.top_logprobs[:num_top]] for token in told.content]
         return [token.logprob for token in told.content], tops

@@ -1,8 +1,6 @@
-"""The engine that forwards requests to upstream servers.
+"""The engine that forwards requests to upstream servers. On the event loop, one task per request.
 
-Does: implement `engine.base.Engine` over a fleet of servers: refuse what they cannot do, send requests, fold their events,
-enforce time limits, cancel. Does not: generate, or choose among upstreams (`fleet` does). Runs on the event loop, one task
-per request, which reads the upstream's stream; closing the outputs cancels it, and that closes the connection.
+Closing the outputs cancels the task, and that closes the connection.
 """
 
 from __future__ import annotations
@@ -46,9 +44,8 @@ _Queue = asyncio.Queue[EngineOutput | ServerError]
 class Ways:
     """The form of requests to upstreams and of their answers. `has_n`: a request can ask for several sequences.
 
-    `text_of` turns prompt ids into text, and raises InvalidRequest where it cannot; None = upstreams take ids.
-    `ids_of` turns text into ids; None = upstreams send ids. `mended` fills in ids that upstreams leave out; None = they send
-    all.
+    `text_of` turns prompt ids into text, and raises InvalidRequest where it cannot; None = upstreams take ids. `ids_of`
+    turns text into ids; None = upstreams send ids. `mended` fills in ids that upstreams leave out.
     """
 
     has_n: bool
@@ -84,7 +81,6 @@ class _Run:
             self.queue.put_nowait(one)
 
     def fail(self, error: ServerError) -> None:
-        """End the request with this error."""
         self.queue.put_nowait(error)
         if self.task is not None:
             self.task.cancel()
@@ -115,7 +111,6 @@ class RemoteEngine:
         return self._capabilities
 
     async def start(self) -> None:
-        """Connect to the upstreams. Raises: EngineDead after its end."""
         if self._life.is_draining:
             raise EngineDead(self._life.death or "the engine is shutting down")
         if not self._has_started:
@@ -124,7 +119,6 @@ class RemoteEngine:
             await self._fleet.open()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """The request's outputs. Raises: see `Engine.generate`."""
         self._check(request)
         run = _Run(request)
         timer = self._timer(run)
@@ -150,7 +144,6 @@ class RemoteEngine:
                 run.task.cancel()
 
     def check(self, request: EngineRequest) -> None:
-        """See `base.Checking`."""
         self._check(request)
         self._prompt(request)
         self._fleet.check(_route(request))
@@ -165,7 +158,6 @@ class RemoteEngine:
         return Health(not reason, reason, num_running, num_waiting, upstreams=upstreams, is_recovering=is_recovering)
 
     def stats(self) -> EngineStats:
-        """Generated tokens and hedges; upstreams count the rest."""
         return EngineStats(
             num_generated_tokens=self._num_generated_tokens,
             num_hedges=self._fleet.num_hedges,
@@ -173,7 +165,6 @@ class RemoteEngine:
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        """Wait for running requests, cancel the rest, disconnect."""
         self._life.is_draining = True
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=drain_s)
@@ -188,7 +179,7 @@ class RemoteEngine:
         await self._fleet.close()
 
     def _check(self, request: EngineRequest) -> None:
-        """Raises: InvalidRequest, UnsupportedFeature, CapacityError, EngineDead if the request cannot start."""
+        """Raises: InvalidRequest, UnsupportedFeature, CapacityError, EngineDead."""
         self.capabilities.check(request)
         if not request.prompt_ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
@@ -210,7 +201,6 @@ class RemoteEngine:
     # --- one request --------------------------------------------------------------------------------------------------
 
     async def _work(self, run: _Run) -> None:
-        """Run the request; outputs, or an error, go into its queue."""
         try:
             async with self._places.taken(run.request.priority):
                 run.has_slot = True
@@ -259,7 +249,6 @@ class RemoteEngine:
             raise failures.exceptions[0] from failures
 
     async def _search(self, run: _Run) -> None:
-        """Run beam search by requests for one token each."""
         search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._criterion(run.request))
 
         async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
@@ -318,7 +307,6 @@ class RemoteEngine:
         return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
     def _token_ids(self, choice: Choice) -> list[int]:
-        """The token ids of an event. Raises: EngineFailed if they cannot be known."""
         ways = self._ways
         if ways.ids_of is not None:
             return ways.ids_of(choice.text)
@@ -369,7 +357,6 @@ def _route(request: EngineRequest) -> Route:
 
 
 def _put(run: _Run) -> list[EngineOutput]:
-    """The queued outputs of an internal request."""
     return [one for one in (run.queue.get_nowait() for _ in range(run.queue.qsize())) if isinstance(one, EngineOutput)]
 
 

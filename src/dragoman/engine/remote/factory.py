@@ -1,7 +1,6 @@
 """Makes remote engines: reads the model's text files, probes the upstreams, puts the engine together.
 
-Does: check options and upstreams against each other. Does not: load weights; there need be none. `load` runs on a thread
-of its own, where it asks the upstreams; the engine connects again on the server's event loop.
+`load` runs on its own thread; the engine connects again on the server's event loop.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "ma
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """The options of this engine; see docs/options.md."""
-
     urls: tuple[str, ...]
     model: str | None
     timeout_s: float
@@ -48,7 +45,7 @@ class RemoteOptions:
 
     @staticmethod
     def among(setup: EngineSetup) -> RemoteOptions:
-        """These options of a setup. Raises: EngineOptionError if no server is named, or the HTTP client is not installed."""
+        """Raises: EngineOptionError if no server is named, or the HTTP client is not installed."""
         options = setup.options
         if not options.get("upstream"):
             raise EngineOptionError(
@@ -69,19 +66,16 @@ class RemoteOptions:
 
 
 def _with_prefix(url: str) -> str:
-    """The address of the API; an address without a path gets /v1."""
+    """An address without a path gets /v1."""
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1"
 
 
 class RemoteFactory:
-    """Makes engines that forward requests."""
-
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """No memory: the model runs elsewhere."""
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> LoadedRemote:
-        """The engine to build. Raises: EngineOptionError if no upstream answers, or they do not fit; ModelError."""
+        """Raises: EngineOptionError if no upstream answers, or they do not fit; ModelError."""
         options = RemoteOptions.among(setup)
         config = read_config(setup.model_dir)
         try:
@@ -130,7 +124,7 @@ def _sample(tokenizer: Tokenizer, options: RemoteOptions) -> Sample:
 
 
 def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: Mapping[str, Any]) -> int:
-    """The context length: the option, or what the upstreams say, or what config.json does. Raises: EngineOptionError."""
+    """The option, or what the upstreams say, or what config.json does. Raises: EngineOptionError."""
     said = min((one.max_model_len for one in profiles if one.max_model_len is not None), default=None)
     if options.max_model_len is not None:
         if said is not None and options.max_model_len > said:
@@ -162,7 +156,6 @@ class LoadedRemote:
     common: Common
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine; `start` connects it."""
         from dragoman.engine.remote.engine import RemoteEngine, Ways
         from dragoman.engine.remote.fleet import Fleet
         from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
@@ -182,7 +175,7 @@ class LoadedRemote:
         return BuiltEngine(engine, self._facts(), "")
 
     async def _greet(self, upstream: Upstream) -> None:
-        """See `fleet.Greet`. Raises: UpstreamError if a new upstream cannot do what the others do."""
+        """Raises: UpstreamError if a new upstream cannot do what the others do."""
         from dragoman.engine.remote.probe import find_out, make_a_token
         from dragoman.engine.remote.upstream import UpstreamError
 

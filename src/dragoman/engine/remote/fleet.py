@@ -1,8 +1,4 @@
-"""The upstreams of an engine: chooses one for each request, watches their health, retries elsewhere.
-
-Does: choose, retry before the first token, check health in the background. Does not: know what requests contain. Used on the
-event loop.
-"""
+"""The upstreams of an engine: chooses one for each request, watches their health, retries before the first token."""
 
 from __future__ import annotations
 
@@ -29,14 +25,12 @@ LAST_RETRY_S = 30.0
 MAX_TRIES = 3  # per request: what makes one server fail may make all fail
 
 Greet = Callable[[Upstream], Awaitable[None]]
-"""Finds out what an upstream can do that is not known, and whether one in doubt makes a token.
-
-Raises: UpstreamError if it is not up to what was promised.
+"""Finds out what an upstream can do that is not known, and whether one in doubt makes a token. Raises: UpstreamError.
 """
 
 
 class Route(NamedTuple):
-    """The facts that route a request: the beginning of its prompt, and the adapter that an upstream must have."""
+    """The beginning of a request's prompt, and the adapter that an upstream must have."""
 
     prefix: bytes
     adapter: str | None = None
@@ -45,8 +39,8 @@ class Route(NamedTuple):
 class Fleet:
     """The upstreams, watched from `open` to `close`.
 
-    `hedge_after_s`: seconds without an answer after which a second upstream is asked too; None = never. `num_hedges` counts
-    these, `num_hedges_won` those in which the second upstream answered first.
+    `hedge_after_s`: seconds without an answer after which a second upstream is asked too; None = never. `num_hedges`
+    counts these, `num_hedges_won` those in which the second upstream answered first.
     """
 
     def __init__(
@@ -63,7 +57,6 @@ class Fleet:
         self._session_close: Callable[[], Awaitable[None]] | None = None
 
     async def open(self) -> None:
-        """Connect, and start watching."""
         session = new_session(self._api_key)
         self._session_close = session.close
         for upstream in self._upstreams.values():
@@ -71,7 +64,6 @@ class Fleet:
             self._watchers.append(asyncio.create_task(self._watch(upstream)))
 
     async def close(self) -> None:
-        """Stop watching, close all connections."""
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
@@ -86,7 +78,6 @@ class Fleet:
         return "no upstream answers: " + "; ".join(upstream.problem for upstream in self._upstreams.values())
 
     def health(self) -> tuple[UpstreamHealth, ...]:
-        """The gauges of each upstream."""
         return tuple(UpstreamHealth(one.url, one.is_healthy, one.num_outstanding) for one in self._upstreams.values())
 
     @property
@@ -99,8 +90,8 @@ class Fleet:
     ) -> T:
         """The answer of the upstream that the prompt's prefix maps to, or of another one if that fails or is slow.
 
-        `ask` sends the request. `drop` ends an answer; without it only one upstream is asked at a time. Raises: the errors
-        of `ask`, except that UpstreamError becomes Overloaded, Unavailable or EngineFailed.
+        `ask` sends the request. `drop` ends an answer; without it only one upstream is asked at a time. Raises: the
+        errors of `ask`, except that UpstreamError becomes Overloaded, Unavailable or EngineFailed.
         """
         tried: dict[str, UpstreamError] = {}
         while len(tried) < MAX_TRIES:
@@ -125,7 +116,6 @@ class Fleet:
             raise self._failure((), route)
 
     def _next(self, route: Route, without: Collection[str]) -> Upstream | None:
-        """The upstream to ask, None if only those in `without` are left."""
         able = [
             one
             for one in self._upstreams.values()
@@ -144,8 +134,7 @@ class Fleet:
     ) -> T | None:
         """The answer of `first`, or of a second upstream that is asked when `first` takes too long.
 
-        None if neither answers; `tried` then has their errors. The slower request is cancelled. Raises: what else `ask`
-        raises.
+        None if neither answers; `tried` then has their errors. The slower request is cancelled.
         """
         ask, drop = ways
         asked: dict[asyncio.Future[T], Upstream] = {asyncio.ensure_future(ask(first)): first}
@@ -245,7 +234,7 @@ class Fleet:
 
 
 def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
-    """Compare an upstream's model with its profile. Raises: UpstreamError if the model is gone."""
+    """Raises: UpstreamError if the upstream no longer lists the model of its profile."""
     profile = upstream.profile
     if profile is None:
         return
@@ -258,6 +247,5 @@ def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
 
 
 def _drop(drop: Callable[[T], None], asked: asyncio.Future[T]) -> None:
-    """End an answer that came too late."""
     if not asked.cancelled() and asked.exception() is None:
         drop(asked.result())

@@ -1,10 +1,8 @@
 """The known kinds of servers, as data: their names for our sampling parameters, and their other peculiarities.
 
-Does: list kinds of upstreams, recognise one by its list of models. Does not: send requests; `probe` tests which entries of
-a row hold for the running release. Sources: what the servers document of `/v1/completions`.
-Tried: vLLM 0.32, llama.cpp's server of llama-cpp-python 0.3.36's sources (0c1e570), dragoman (docs/remote.md).
-
-Servers ignore parameters that they do not know. So a parameter missing from a row is refused by name.
+Servers ignore parameters that they do not know, so a parameter missing from a row is refused by name. Sources: what the
+servers document of `/v1/completions`. Tried: vLLM 0.32, llama.cpp's server of llama-cpp-python 0.3.36's sources
+(0c1e570), dragoman (docs/remote.md).
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ AS_TEXT = "=text"  # after a parameter's name: it takes a JSON schema as text
 class Kind:
     """One kind of server. `owners`: what its models' `owned_by` begins with, in lower case.
 
-    `names`: field of SamplingParams -> the server's parameter. `grammars`: parameters by kind of grammar, one mapping per
-    generation of releases, the newest first. `has_n`: one answer can stream several sequences. `ids_from_logprobs`: token
-    ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and refuses them where they have no effect.
-    `max_seed`: the largest seed. `hidden`: changes of probabilities that no request can switch off.
+    `names`: field of SamplingParams -> the server's parameter. `grammars`: parameters by kind of grammar, one mapping
+    per generation of releases, the newest first. `has_n`: one answer can stream several sequences. `ids_from_logprobs`:
+    token ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and refuses them where they have
+    no effect. `hidden`: changes of probabilities that no request can switch off.
     """
 
     name: str
@@ -134,10 +132,7 @@ TGI = Kind(
 
 
 def kind_of(owner: str, model: str) -> Kind:
-    """The kind of the server that lists `model` as owned by `owner`. TGI repeats the model's name as its owner.
-
-    A model with a known owner's name is that owner's: TGI's names are repositories or folders.
-    """
+    """The kind of the server that lists `model` as owned by `owner`. TGI repeats the model's name as its owner."""
     known = owner.lower()
     if owner and owner == model and not any(known in kind.owners for kind in KINDS):
         return TGI

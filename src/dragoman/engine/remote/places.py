@@ -1,8 +1,4 @@
-"""Limits the number of running requests, and chooses which waiting one is next.
-
-Does: let the highest priority go first, among equals the earliest. Does not: know requests.
-Used on the event loop.
-"""
+"""Limits the number of running requests; the most urgent waiting one is next. On the event loop."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ from itertools import count
 
 
 class Places:
-    """A semaphore with `num_places` that serves by priority."""
-
     def __init__(self, num_places: int) -> None:
         self._num_free = num_places
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -23,7 +17,6 @@ class Places:
 
     @asynccontextmanager
     async def taken(self, priority: int) -> AsyncIterator[None]:
-        """Hold a place, once one is free."""
         if self._num_free:
             self._num_free -= 1
         else:

@@ -1,8 +1,6 @@
-"""Finds out what an upstream can do by requests for a token or two.
+"""Finds out what an upstream can do by requests for a token or two, and judges whether each ability was honoured.
 
-Does: send requests that use each ability of the server's kind, and judge by the answers whether it was honoured or ignored.
-Does not: decide what the engine offers (`profile` does). Called when the model is loaded, and when an upstream
-comes later.
+Called when the model is loaded, and when an upstream comes later.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ class Sample:
 
 
 async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None) -> Profile:
-    """The upstream's profile. Raises: UpstreamError if it does not answer, lacks the model, or has another tokenizer."""
+    """Raises: UpstreamError if the upstream does not answer, lacks the model, or has another tokenizer."""
     listed = await upstream.models()
     served = _served(upstream.url, listed, wanted_model)
     adapters = adapters_of(served.id, listed)
@@ -105,8 +103,6 @@ def _served(url: str, models: Sequence[Model], wanted: str | None) -> Model:
 
 
 class _Probe:
-    """Probes one upstream."""
-
     def __init__(self, upstream: Upstream, sample: Sample) -> None:
         self._upstream = upstream
         self._sample = sample
@@ -128,7 +124,6 @@ class _Probe:
         return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
 
     async def make_a_token(self, profile: Profile) -> None:
-        """Raises: UpstreamError, ServerError."""
         await self._choices(self._ask(profile, by_ids=False), profile)
 
     async def _prompt_form(self, profile: Profile) -> Profile:
@@ -199,7 +194,6 @@ class _Probe:
         return told is not None and len(told) == len(self._sample.token_ids)
 
     async def _goes_by(self, profile: Profile, **values: Any) -> bool:
-        """True if a request with these values is accepted."""
         ask = self._ask(profile)
         asked = replace(ask, request=msgspec.structs.replace(ask.request, **values))
         return await self._accepted(asked, profile) is not None
@@ -215,7 +209,6 @@ class _Probe:
         return {one.index for one in choices or ()} == {0, 1}
 
     async def _grammars(self, profile: Profile) -> dict[str, str]:
-        """The parameter for each kind of grammar that the server enforces."""
         found: dict[str, str] = {}
         for way in profile.kind.grammars:
             for kind, path in way.items():
@@ -260,10 +253,8 @@ class _Probe:
 
 
 def _has_ids(choice: Choice) -> bool:
-    """True unless some text has no token ids."""
     return not choice.text or bool(choice.token_ids) or (choice.logprobs is not None and bool(choice.logprobs.ids()))
 
 
 def kind_words(kind: Kind) -> str:
-    """The name of a kind of upstream, for messages."""
     return f"{kind.name} (uses {kind.hidden})" if kind.hidden else kind.name

@@ -1,7 +1,4 @@
-"""The abilities of an upstream, and those that several share.
-
-Does: hold the outcome of probing as data, turn it into `Capabilities`. Does not: probe. Made by `probe`, on any thread.
-"""
+"""The abilities of an upstream, and those that several share, as data."""
 
 from __future__ import annotations
 
@@ -31,10 +28,9 @@ SENT = tuple(one.name for one in msgspec.structs.fields(SamplingParams) if one.n
 class Profile:
     """One upstream. `model`: its name there. `max_model_len` None = unknown.
 
-    `takes_ids`: prompts may be token ids. `gives_ids`: answers have token ids. `max_logprobs` None = no log-probabilities
-    by token. `names`: field of SamplingParams -> the upstream's parameter. `grammars`: kind of grammar -> the parameter.
-    `has_usage`: streams end with counts on request. `cache_salt`, `priority`: it honours them. `adapters`: those of the last
-    list; they may come and go.
+    `takes_ids`: prompts may be token ids. `gives_ids`: answers have them. `max_logprobs` None = no log-probabilities by
+    token. `names`: field of SamplingParams -> the upstream's parameter. `grammars`: kind of grammar -> the parameter.
+    `has_usage`: streams end with counts on request. `adapters`: those of the last list; they may come and go.
     """
 
     model: str
@@ -55,7 +51,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The abilities that all upstreams of an engine share, and so the engine's. Fields: see `Profile`."""
+    """The abilities that all upstreams of an engine share. Fields: see `Profile`."""
 
     capabilities: Capabilities
     takes_ids: bool
@@ -98,7 +94,6 @@ def _difference(promised: Capabilities, able: Capabilities) -> str:
 
 
 def common(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> Common:
-    """The abilities that all of these share, with sequences of at most `max_model_len` tokens."""
     return Common(
         _capabilities(profiles, max_model_len, vocab_size),
         takes_ids=all(profile.takes_ids for profile in profiles),

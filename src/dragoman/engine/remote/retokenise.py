@@ -1,7 +1,6 @@
-"""Turns text of upstreams that send no token ids into ids that decode to exactly that text.
+"""Turns text of upstreams that send no token ids into ids that decode to exactly that text. On the event loop.
 
-Does: encode piece by piece, check each, fail rather than change a character; fill gaps between the ids that are sent. Does
-not: find the tokens that the upstream's model chose; that is impossible. One instance per engine, used on the event loop.
+The tokens that the upstream's model chose cannot be found.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from dragoman.tokenizer.base import Tokenizer
 
 
 class Retokeniser:
-    """Text to tokens, for a model's tokenizer."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
@@ -32,8 +29,7 @@ class Retokeniser:
     def mended(self, text: str, told: list[int]) -> list[int]:
         """The token ids of `text`, given only the last id of each character. Raises: EngineFailed if there are none.
 
-        The missing ids write the bytes before the given ones; most tokenizers have one way to do that. If the result does
-        not end with the given ids, the text counts, not the ids.
+        If the result does not end with the given ids, the text counts, not the ids.
         """
         if len(b"".join(map(self._tokenizer.token_bytes, told))) >= len(text.encode("utf-8", "replace")):
             return told  # complete; control tokens show no text
@@ -49,10 +45,7 @@ class Retokeniser:
 
 
 def prompt_text(prompt_ids: tuple[int, ...], tokenizer: Tokenizer) -> str:
-    """The text that an upstream encodes to these ids; it adds begin-of-sequence itself.
-
-    Raises: InvalidRequest if there is none.
-    """
+    """The text that an upstream encodes to these ids; it adds begin-of-sequence itself. Raises: InvalidRequest."""
     for begin in (0, 1):
         text = tokenizer.decode(prompt_ids[begin:], skip_special_tokens=False)
         if tuple(tokenizer.encode(text)) == prompt_ids:

@@ -1,8 +1,4 @@
-"""Identifies the upstream requests of one request in logs and traces.
-
-Does: make headers for each, in the client's trace if there is one. Does not: record spans. Used on the event loop.
-Source: W3C Trace Context.
-"""
+"""Identifies the upstream requests of one request in logs and traces. Source: W3C Trace Context."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from dragoman.types import TraceContext
 
 
 class Trace:
-    """The trace of one request. The parent in each `headers` is the call's span, or a new id if none is recorded."""
+    """The parent in each `headers` is the call's span, or a new id if none is recorded."""
 
     __slots__ = ("_context", "_request_id")
 
@@ -22,7 +18,6 @@ class Trace:
         self._context = context or TraceContext(os.urandom(16).hex(), is_sampled=True)
 
     def headers(self) -> Mapping[str, str]:
-        """The headers of one request to an upstream."""
         context = self._context
         span_id = context.span_id or os.urandom(8).hex()
         parent = f"00-{context.trace_id}-{span_id}-0{int(context.is_sampled)}"

@@ -1,8 +1,4 @@
-"""One upstream server and its open requests.
-
-Does: send bodies, read streams event by event, distinguish kinds of failure. Does not: choose among upstreams, retry, or
-know what the events mean. Used on the event loop of its session.
-"""
+"""One upstream server and its open requests. On the event loop of its session."""
 
 from __future__ import annotations
 
@@ -74,7 +70,7 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
 
 @dataclass
 class _Connection:
-    """The connection of a request. `is_reused`: it carried another request before."""
+    """`is_reused`: it carried another request before."""
 
     is_reused: bool = False
 
@@ -88,9 +84,9 @@ async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, 
 class Upstream:
     """A server at `url`, which ends with the API's prefix (`/v1`). `profile` None = not known yet.
 
-    `is_known`: the profile holds for the current list of models. `problem`: the reason why it gets no requests, "" = it gets
-    them. `doubt`: its last failure; until a probe succeeds other upstreams are preferred; "" = none. `adapters`: those that
-    it listed last. `timeout_s`: the longest silence within an answer.
+    `is_known`: the profile holds for the current list of models. `problem`: the reason why it gets no requests, "" = it
+    gets them. `doubt`: its last failure; until a probe succeeds other upstreams are preferred. `timeout_s`: the longest
+    silence within an answer.
     """
 
     def __init__(self, url: str, timeout_s: float, profile: Profile | None = None) -> None:
@@ -106,15 +102,12 @@ class Upstream:
 
     @property
     def is_healthy(self) -> bool:
-        """True if it gets requests without reservation."""
         return not self.problem and not self.doubt
 
     def attach(self, session: aiohttp.ClientSession) -> None:
-        """Use this session from now on."""
         self._session = session
 
     async def models(self) -> list[Model]:
-        """The models that it serves. Raises: UpstreamError."""
         timeout = aiohttp.ClientTimeout(total=CHECK_TIMEOUT_S)
         try:
             async with self._connected().get(f"{self.url}/models", timeout=timeout) as response:
@@ -147,10 +140,7 @@ class Upstream:
         return chunk
 
     async def open(self, body: bytes, trace: Trace) -> Stream:
-        """A stream whose first token has come. The caller closes it.
-
-        Raises: UpstreamError, InvalidRequest, CapacityError.
-        """
+        """A stream whose first token has come; the caller closes it. Raises: as `whole`."""
         stream = Stream(self)
         try:
             stream.response = await self._post(body, trace)
@@ -164,8 +154,8 @@ class Upstream:
     async def _post(self, body: bytes, trace: Trace) -> aiohttp.ClientResponse:
         """The answer's head. Raises: UpstreamError.
 
-        Servers close idle connections. A request on such a connection was not read and is sent again, until a connection is
-        new. A server that closes a new connection without an answer, or any within an answer, has failed.
+        Servers close idle connections. A request on such a connection was not read and is sent again, until a
+        connection is new. A server that closes a new connection without an answer, or any within an answer, has failed.
         """
         while True:
             connection, begin_s = _Connection(), time.monotonic()
@@ -183,7 +173,6 @@ class Upstream:
                     raise self.trouble(error) from error
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
-        """Raises: the error for an answer's status."""
         status = response.status
         if status == 200:
             return
@@ -203,7 +192,6 @@ class Upstream:
         return self._session
 
     def trouble(self, error: Exception) -> UpstreamError:
-        """The error for a broken connection."""
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
@@ -251,7 +239,6 @@ class Stream:
         return await self._read()
 
     def close(self) -> None:
-        """Return the connection to the pool, or close it if the answer is incomplete."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,8 +1,6 @@
 """The format between this engine and an upstream: bodies of `/v1/completions`, and the events of their answers.
 
-Does: write a request with an upstream's names, split a byte stream into events, read errors. Does not: send anything. Runs
-on the event loop, once per request or event, so events are decoded into Structs with only the used fields. Sources: OpenAI
-API reference, completions; WHATWG HTML, server-sent events; vLLM's extensions.
+Sources: OpenAI API reference, completions; WHATWG HTML, server-sent events; vLLM's extensions.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from dragoman.types import EngineRequest, Grammar, SamplingParams
 
 _NEUTRAL = SamplingParams()
 _ALWAYS = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "seed"})
-"""Sent at their neutral values too, because servers take what is left out from the model's generation_config.json."""
+"""Sent at their neutral values too, because servers take what is left out from generation_config.json."""
 
 _TOKEN_ID = "token_id:"  # vLLM's prefix of token ids in place of texts
 _MAX_ERROR_CHARS = 1000
@@ -31,10 +29,7 @@ _MAX_ERROR_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request to an upstream for a client's request. `prompt`: token ids or a text.
-
-    `count`: sequences. `seed`: that of the first. `logprobs` None = not needed. `by_ids`: requests token ids.
-    """
+    """A request to an upstream. `count`: sequences. `seed`: that of the first. `by_ids`: requests token ids."""
 
     prompt: Sequence[int] | str
     request: EngineRequest
@@ -45,16 +40,12 @@ class Ask:
 
 
 def body(ask: Ask, profile: Profile) -> bytes:
-    """The body of a streamed request."""
     usage = {"stream_options": {"include_usage": True}} if profile.has_usage else {}
     return msgspec.json.encode(fields(ask, profile) | {"stream": True} | usage)
 
 
 def prompt_body(ask: Ask, profile: Profile, num_top: int | None) -> bytes:
-    """The body of a request that only reads the prompt, with its log-probabilities unless `num_top` is None.
-
-    Not streamed, since servers do not stream these.
-    """
+    """The body of a request that only reads the prompt, with its log-probabilities unless `num_top` is None."""
     few: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1, "stream": False}
     if num_top is not None:
         few["prompt_logprobs"] = num_top
@@ -62,7 +53,6 @@ def prompt_body(ask: Ask, profile: Profile, num_top: int | None) -> bytes:
 
 
 def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
-    """The sampling parameters by the upstream's names."""
     request, sampling = ask.request, ask.request.sampling
     found = _addressed(ask, profile) | {"max_tokens": request.max_tokens}
     for name in SENT:
@@ -98,7 +88,6 @@ def _addressed(ask: Ask, profile: Profile) -> dict[str, Any]:
 
 
 def _ends(request: EngineRequest) -> list[int]:
-    """Every token that ends a sequence."""
     eos = frozenset() if request.sampling.ignore_eos else request.eos_token_ids
     return sorted(eos | set(request.sampling.stop_token_ids))
 
@@ -130,15 +119,13 @@ def _put(found: dict[str, Any], path: str, grammar: Grammar) -> None:
 
 
 class TokenLogprob(msgspec.Struct):
-    """One token in llama.cpp's form."""
-
     id: int
     logprob: float
     top_logprobs: list[TokenLogprob] = []
 
 
 class Logprobs(msgspec.Struct):
-    """Log-probabilities of some tokens, in OpenAI's form with ids for tokens, or in llama.cpp's (`content`)."""
+    """In OpenAI's form with ids for tokens, or in llama.cpp's (`content`)."""
 
     tokens: list[str] = []
     token_logprobs: list[float | None] = []
@@ -160,8 +147,6 @@ class Candidate(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """An event's addition to one sequence."""
-
     index: int = 0
     text: str = ""
     token_ids: list[int] | None = None
@@ -172,14 +157,10 @@ class Choice(msgspec.Struct):
 
 
 class PromptDetails(msgspec.Struct):
-    """Counts of a prompt's tokens; `cached_tokens` came from the prefix cache."""
-
     cached_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
-    """The counts at the end of an answer."""
-
     prompt_tokens_details: PromptDetails | None = None
 
 
@@ -194,7 +175,6 @@ class Chunk(msgspec.Struct):
 
     @property
     def num_cached_tokens(self) -> int:
-        """Cached prompt tokens, None if the server does not report them."""
         details = None if self.usage is None else self.usage.prompt_tokens_details
         return (details.cached_tokens or 0) if details is not None else 0
 
@@ -216,23 +196,18 @@ class Model(msgspec.Struct):
 
     @property
     def context_len(self) -> int | None:
-        """Tokens of one sequence, None if unknown."""
         return self.max_model_len or (None if self.meta is None else self.meta.n_ctx)
 
     @property
     def kind(self) -> Kind:
-        """The kind of the server that lists the model."""
         return kind_of(self.owned_by or "", self.id)
 
 
 class ModelList(msgspec.Struct):
-    """The answer of `/v1/models`."""
-
     data: list[Model] = []
 
 
 def adapters_of(model: str, listed: Sequence[Model]) -> tuple[str, ...]:
-    """The names of the model's adapters in a list of models."""
     return tuple(one.id for one in listed if one.parent == model and one.id != model)
 
 
@@ -241,18 +216,14 @@ models = msgspec.json.Decoder(ModelList)
 
 
 def is_token_id(token: str) -> bool:
-    """True for the text form of a token id."""
     return token.startswith(_TOKEN_ID)
 
 
 def token_id(token: str) -> int:
-    """The id in the text form of a token id. Raises: ValueError."""
     return int(token[len(_TOKEN_ID) :])
 
 
 class EventReader:
-    """Splits a byte stream into the data of its events."""
-
     __slots__ = ("_rest",)
 
     def __init__(self) -> None:
@@ -284,7 +255,7 @@ def error_text(content: bytes) -> str:
 
 
 def client_error(content: bytes, label: str) -> InvalidRequest | CapacityError:
-    """The client's error for a request that an upstream refused. `label` names the upstream."""
+    """The client's error for a request that the upstream `label` refused."""
     message, code, param = _details(content)
     text = f"{message} (said by {label})"
     if code == "context_length_exceeded" or "maximum context length" in message:
@@ -293,14 +264,12 @@ def client_error(content: bytes, label: str) -> InvalidRequest | CapacityError:
 
 
 def chunk_error(chunk: Chunk) -> str | None:
-    """The error in an event, None if it has none."""
     if chunk.error is None and chunk.object != "error":
         return None
     return _message(chunk.error if chunk.error is not None else chunk.message)
 
 
 def _details(content: bytes) -> tuple[str, str | None, str | None]:
-    """Message, code and parameter of an error's body."""
     try:
         decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -313,7 +282,6 @@ def _details(content: bytes) -> tuple[str, str | None, str | None]:
 
 
 def _message(value: Any) -> str:
-    """The message in an error, at any depth."""
     if isinstance(value, Mapping):
         value = next((value[key] for key in ("message", "detail", "error") if value.get(key)), value)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

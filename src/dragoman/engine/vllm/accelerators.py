@@ -1,8 +1,4 @@
-"""Finds this machine's accelerators, and whether vLLM is here to use them.
-
-Does: look at device files and names of installed packages. Does not: import them. Called at start-up, when options are
-resolved and by the vLLM engine.
-"""
+"""Finds this machine's accelerators, and whether vLLM is here to use them, without importing it."""
 
 from __future__ import annotations
 

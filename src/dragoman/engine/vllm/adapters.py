@@ -1,9 +1,6 @@
-"""Adapters (LoRA) on vLLM: its start arguments for them, those that it holds, and which request uses which.
+"""Adapters (LoRA) on vLLM: its start arguments for them, and which request uses which. On the event loop.
 
-Does: check an adapter's files against the checkpoint before vLLM sees them, keep within its room, number them. Does not:
-import vllm. `plan_adapters` runs where the model is loaded, the rest on the event loop.
-
-vLLM may silently skip an adapter's modules, and an adapter that it cannot load while requests run ends its processes. So
+vLLM may silently skip an adapter's modules, and one that it cannot load while requests run ends its processes. So
 adapters are checked and loaded before the first request uses them, and vLLM's workers report skipped modules.
 """
 
@@ -46,7 +43,6 @@ class AdapterPlan:
     shapes: Mapping[str, tuple[int, ...]]
 
     def arguments(self) -> dict[str, Any]:
-        """vLLM's engine arguments."""
         witness = f"{AdapterWitness.__module__}.{AdapterWitness.__qualname__}"
         room = {"max_loras": self.num_slots, "max_lora_rank": self._rank_there}
         return {"enable_lora": True, "worker_extension_cls": witness} | room
@@ -72,10 +68,7 @@ class AdapterPlan:
 
 
 def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
-    """The plan from the adapter options, None if there are no adapters and none can be loaded.
-
-    Raises: EngineOptionError; ModelError for a directory without a fitting adapter.
-    """
+    """None if there are no adapters and none can be loaded. Raises: EngineOptionError, ModelError."""
     options = setup.options
     first = {name: Path(path).resolve() for name, _, path in (text.partition("=") for text in options.get("lora", ()))}
     takes_more = bool(options.get("enable_lora"))
@@ -94,7 +87,7 @@ def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
 
 
 def _read(path: Path) -> Adapter:
-    """The adapter at that path. Raises: ModelError, also for one that vLLM does not support."""
+    """Raises: ModelError, also for an adapter that vLLM does not support."""
     file = gguf_file(path)
     if file is not None:
         raise ModelError(f"{file} is a GGUF file, allowed with engine=vllm: an adapter directory in PEFT's format")
@@ -151,7 +144,6 @@ class VllmAdapters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The adapters' names in requests."""
         return tuple(self._by_name)
 
     async def load_first(self) -> None:
@@ -171,11 +163,9 @@ class VllmAdapters:
         return held
 
     def release(self, held: Held) -> None:
-        """Release an adapter at a request's end."""
         held.num_users -= 1
 
     async def load(self, name: str, directory: Path, *, is_replacing: bool) -> None:
-        """Check and load an adapter. Raises: as `base.AdapterLoading`."""
         async with self._changes:
             if name in self._by_name and not is_replacing:
                 raise Conflict(f"Adapter {name} is already loaded", param="name")
@@ -192,7 +182,6 @@ class VllmAdapters:
                 raise InvalidRequest(f"Adapter {name} cannot be loaded: vLLM says {error}", param="src") from error
 
     async def unload(self, name: str) -> None:
-        """Refuse the adapter to further requests. Raises: NotFound."""
         async with self._changes:
             if name not in self._by_name:
                 raise NotFound(f"Adapter {name} is not loaded", param="name")

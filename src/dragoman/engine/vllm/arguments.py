@@ -1,8 +1,4 @@
-"""Translates this server's options into vLLM's engine arguments, as plain data.
-
-Does: translate common options, rename LMI's, refuse names that vLLM does not know or that this server sets itself.
-Does not: import vllm; the values of vLLM's arguments are read by vLLM itself (`surface`). Called by the factory.
-"""
+"""Translates this server's options into vLLM's engine arguments, as plain data, without importing vllm."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ LMI_NAMES = {
     "quantize": "quantization",
     "cpu_offload_gb_per_gpu": "cpu_offload_gb",
 }
-"""LMI's name -> vLLM's."""
 
 _DECIDED = """
 model model_weights tokenizer served_model_name skip_tokenizer_init runner convert pooler_config enable_prompt_embeds
@@ -69,10 +64,7 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
 
 
 def picture_arguments(setup: EngineSetup, *, sees: bool) -> dict[str, Any]:
-    """Arguments for pictures: their number in a prompt, and their preparation. Videos and audio are off.
-
-    `sees`: prompts may have pictures; otherwise vLLM does not load the tower.
-    """
+    """Arguments for pictures; videos and audio are off. `sees` False = vLLM does not load the tower."""
     most, changes = setup.options.get("limit_mm_per_prompt"), setup.options.get("mm_processor_kwargs")
     limits = {"video": 0, "audio": 0}
     if not sees:
@@ -91,8 +83,7 @@ def _translated(name: str, value: str, known: Mapping[str, str]) -> str:
 def extra_arguments(extra: Mapping[str, str], known: Collection[str]) -> dict[str, tuple[str, str]]:
     """vLLM's own options: its name -> (name in the configuration, text). `known`: the names of its arguments.
 
-    Raises: EngineOptionError for an unknown name, with the nearest; for one that this server sets; for two names of one
-    argument.
+    Raises: EngineOptionError for an unknown name, with the nearest; for one that this server sets; for a duplicate.
     """
     found: dict[str, tuple[str, str]] = {}
     for given, text in extra.items():

@@ -1,8 +1,6 @@
 """Chooses the cores of vLLM's processes where vLLM would not find them itself.
 
-Does: divide the cores among the processes of a model that is spread over several (tensor, pipeline or data parallel) and
-runs on a processor. vLLM gives each a memory node, and does not start where there are fewer nodes than processes. Does not:
-tell vLLM (`surface` does). Called on the thread that builds.
+vLLM gives each process of a spread model a memory node, and does not start where there are fewer nodes than processes.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 def divide(arguments: Mapping[str, Any], topology: Topology) -> str | None:
     """The value of VLLM_CPU_OMP_THREADS_BIND for these engine arguments; None if each process has a memory node.
 
-    Every process gets equally many neighbouring cores, one thread each. With fewer cores than processes it is "nobind":
-    threads run anywhere. Source: vLLM's documentation of its backend for processors.
+    Every process gets equally many neighbouring cores, one thread each. With fewer cores than processes it is "nobind".
+    Source: vLLM's documentation of its backend for processors.
     """
     num_processes = prod(int(arguments.get(name) or 1) for name in _DEGREES)
     if num_processes <= len(topology.nodes):

@@ -1,7 +1,6 @@
-"""vLLM's engine behind the engine protocol.
+"""vLLM's engine behind the engine protocol: each sequence of a request is a request of vLLM's.
 
-Does: check requests, run each of their sequences as a request of vLLM's, rank, keep deadlines, drain, shut down. Does not:
-load the model, or know options. Everything runs on the event loop; vLLM computes in processes of its own.
+Everything runs on the event loop; vLLM computes in processes of its own.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class VllmEngine:
     def __init__(
         self, driver: Driver, capabilities: Capabilities, tools: EngineTools, adapters: AdapterPlan | None = None
     ) -> None:
-        """`adapters` None = vLLM was started without adapters."""
         self._llm: AsyncEngine | None = driver.llm  # None after the shutdown: else it logs errors at exit
         self._surface = driver.surface
         self._gauges = driver.gauges
@@ -93,17 +91,12 @@ class VllmEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `Engine`."""
         if self._adapters is not None and self._capabilities.adapters != self._adapters.names:
             self._capabilities = replace(self._capabilities, adapters=self._adapters.names)
         return self._capabilities
 
     async def start(self) -> None:
-        """Take requests from now on; the model was loaded when the engine was built.
-
-        Raises: EngineDead; ModelError if vLLM cannot compute a token or load one of the first adapters; the engine then
-        ends.
-        """
+        """Raises: EngineDead; ModelError if vLLM cannot compute a token or load one of the first adapters."""
         if self._life.is_draining or self._has_died():
             raise EngineDead(self._reason())
         try:
@@ -119,7 +112,6 @@ class VllmEngine:
         self._life.death = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """The request's outputs. Raises: as `Engine.generate`."""
         self.check(request)
         queue: _Queue = asyncio.Queue()
         run = asyncio.create_task(self._run(request, queue))
@@ -136,7 +128,6 @@ class VllmEngine:
             self._runs.pop(run, None)
 
     def check(self, request: EngineRequest) -> None:
-        """See `base.Checking`."""
         self.capabilities.check(request)
         check_temperature(request)
         if not request.prompt_ids:
@@ -149,14 +140,12 @@ class VllmEngine:
         self._life.check_open()
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
-        """See `AdapterLoading`; only of engines whose adapters come and go."""
         assert self._adapters is not None
         if reason := self._reason():
             raise EngineDead(reason)
         await self._adapters.load(name, directory, is_replacing=is_replacing)
 
     async def unload_adapter(self, name: str) -> None:
-        """See `AdapterLoading`; only of engines whose adapters come and go."""
         assert self._adapters is not None
         await self._adapters.unload(name)
 
@@ -176,7 +165,6 @@ class VllmEngine:
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        """See `Engine`; ends vLLM's processes."""
         self._life.is_draining = True
         if self._runs:
             await asyncio.wait(list(self._runs), timeout=drain_s)
@@ -211,7 +199,6 @@ class VllmEngine:
     # --- one request --------------------------------------------------------------------------------------------------
 
     async def _run(self, request: EngineRequest, queue: _Queue) -> None:
-        """Queue the request's outputs, then None or an error."""
         timeout = asyncio.timeout(None if request.deadline_s is None else request.deadline_s - time.time())
         held = None
         try:
@@ -230,7 +217,6 @@ class VllmEngine:
                 self._adapters.release(held)
 
     def _told(self, error: Exception) -> ServerError:
-        """The client's error for an exception that ended a request."""
         surface = self._surface
         if isinstance(error, ServerError):
             return error
@@ -267,7 +253,6 @@ class VllmEngine:
         return self._tools.lark_of(grammar, request.eos_token_ids)
 
     async def _prepare(self, picture: Picture) -> PreparedPicture:
-        """The picture, prepared by vLLM."""
         if self._llm is None:
             raise EngineDead(self._reason())
         self._num_pictures += 1
@@ -320,7 +305,6 @@ class VllmEngine:
             queue.put_nowait(output)
 
     async def _last(self, request: EngineRequest, words: _Words) -> EngineOutput:
-        """The only output of a request for at most one token."""
         async with aclosing(self._draw(request, 0, words)) as outputs:
             found = [output async for output in outputs]
         return found[-1]

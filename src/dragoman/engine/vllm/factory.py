@@ -1,7 +1,6 @@
 """Makes engines on vLLM: tells what a model takes, reads the options, starts vLLM's processes.
 
-Does: run these steps in order, report failures. Does not: run requests. Imported when this engine is chosen; vllm
-itself is imported by `load`, which takes seconds, and computes in processes of its own from `build` on.
+vllm itself is imported by `load`, which takes seconds, and computes in processes of its own from `build` on.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ NOT_INSTALLED = (
 
 
 class VllmFactory:
-    """Makes engines on vLLM."""
-
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
         """On a processor the files' size and the cache; on a GPU no memory of the host. Raises: EngineOptionError."""
         _check_installed()
@@ -97,7 +94,6 @@ class LoadedVllm:
         return BuiltEngine(engine, facts, dtype, cache_bytes, rules, loading, reads_tokenizer=True)
 
     def drive(self, memory_bytes: int) -> tuple[Driver, Any]:
-        """vLLM's running engine and its configuration. Raises: as `build`."""
         arguments = dict(self.arguments)
         if surface.is_on_cpu() and not arguments.keys() & {"kv_cache_memory_bytes", "gpu_memory_utilization"}:
             taken = _weight_bytes(self.setup) + (0 if self.adapters is None else self.adapters.num_bytes)
@@ -117,10 +113,7 @@ class LoadedVllm:
 def capabilities_of(
     model: Any, setup: EngineSetup, tools: EngineTools, *, sees: bool = False, ends_reasoning: bool = False
 ) -> Capabilities:
-    """The abilities of vLLM with that configuration. `sees`: it takes pictures.
-
-    `ends_reasoning`: it knows the texts around reasoning, so requests may bound it.
-    """
+    """`sees`: it takes pictures. `ends_reasoning`: it knows the texts around reasoning, so requests may bound it."""
     return Capabilities(
         max_model_len=model.max_model_len,
         vocab_size=model.get_vocab_size(),
@@ -152,7 +145,6 @@ def _facts(config: Any, dtype: str, capabilities: Capabilities) -> tuple[str, ..
 
 
 def _adapter_facts(adapters: AdapterPlan | None) -> tuple[str, ...]:
-    """The adapters, as facts for people."""
     if adapters is None:
         return ()
     named = f"adapters {', '.join(adapters.first)}" if adapters.first else "no adapter yet"

@@ -1,8 +1,4 @@
-"""The latest gauges of vLLM's scheduler.
-
-Does: act as one of vLLM's loggers, and keep its last numbers. Does not: log. Called by vLLM on the event loop, read on any
-thread.
-"""
+"""The latest gauges of vLLM's scheduler, as one of vLLM's loggers. Called on the event loop, read on any thread."""
 
 from __future__ import annotations
 
@@ -19,12 +15,10 @@ class Gauges:
 
     @property
     def num_running(self) -> int:
-        """Sequences that were running at the last step."""
         return sum(self._running.values())
 
     @property
     def usage(self) -> float:
-        """The used share of the cache at the last step."""
         return sum(self._usage.values()) / max(1, len(self._usage))
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> Gauges:
@@ -32,18 +26,14 @@ class Gauges:
         return self
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, engine_idx: int = 0, **others: Any) -> None:
-        """Keep a step's numbers."""
         if scheduler_stats is not None:
             self._running[engine_idx] = scheduler_stats.num_running_reqs
             self._usage[engine_idx] = scheduler_stats.kv_cache_usage
         if iteration_stats is not None:
             self.num_preemptions += iteration_stats.num_preempted_reqs
 
-    def log(self) -> None:
-        """Do nothing."""
+    def log(self) -> None: ...
 
-    def log_engine_initialized(self) -> None:
-        """Do nothing."""
+    def log_engine_initialized(self) -> None: ...
 
-    def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Do nothing."""
+    def record_sleep_state(self, is_awake: int, level: int) -> None: ...

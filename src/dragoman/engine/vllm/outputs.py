@@ -1,8 +1,4 @@
-"""Turns vLLM's outputs of one sequence into those of its request.
-
-Does: translate tokens, ends and log-probabilities; rank. Does not: import vllm. Called by the engine, on the
-event loop.
-"""
+"""Turns vLLM's outputs of one sequence into those of its request. On the event loop; does not import vllm."""
 
 from __future__ import annotations
 
@@ -42,7 +38,6 @@ class Piece(Protocol):
 
 
 def top_of(candidates: Candidates, num_top: int) -> list[Logprob]:
-    """The `num_top` most likely of the candidates, best first."""
     ranked = sorted((one.rank, token_id, one.logprob) for token_id, one in candidates.items() if one.rank <= num_top)
     return [Logprob(token_id, max(logprob, LOWEST_LOGPROB)) for _, token_id, logprob in ranked]
 
@@ -63,7 +58,7 @@ def prompt_logprobs_of(
 
 
 def finish_reason_of(request: EngineRequest, told: str, last_id: int) -> FinishReason:
-    """The reason for the sequence's end. Raises: EngineFailed if vLLM gave it up."""
+    """Raises: EngineFailed if vLLM gave the sequence up."""
     if told == "length":
         return FinishReason.LENGTH
     if told != "stop":
@@ -116,7 +111,6 @@ class Drawn:
         return self.whole is not None
 
     def _joined(self, length: int | None, reason: FinishReason) -> EngineOutput:
-        """The pieces as one output of at most `length` tokens."""
         first = self._pieces[0]
         joined = EngineOutput(first.request_id, first.index, [], reason, [], [])
         assert joined.logprobs is not None

@@ -1,11 +1,8 @@
 """Pictures on vLLM: which models take them, and how vLLM's tokens for a picture fit into a finished prompt.
 
-Does: read the rules for writing prompts, have vLLM prepare each picture, compare. Does not: import vllm.
-`plan_pictures` runs where the model is loaded, the rest on the event loop; vLLM prepares pictures on a thread of its own.
-
-Prompts come with all placeholders of a picture, but vLLM makes these itself. So vLLM prepares each picture alone, and the
-result goes where the prompt has the same tokens. If the tokens differ, the request is refused: only the prompt's own tokens
-are computed.
+Prompts come with all placeholders of a picture, but vLLM makes these itself. So vLLM prepares each picture alone, and
+the result goes where the prompt has the same tokens. If they differ, the request is refused: only the prompt's own
+tokens are computed. Does not import vllm.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ class PicturePlan:
 
 
 class PreparedPicture(NamedTuple):
-    """A picture, prepared by vLLM. `token_ids`: from its first embedding to its last; `takes`: True for embeddings.
+    """A picture, prepared by vLLM: tokens from its first embedding to its last; `takes`: True for embeddings.
 
     `digest`: vLLM's key; `item`: pixels in the form of vLLM's model.
     """
@@ -53,11 +50,10 @@ class PlacedPicture(NamedTuple):
 
 
 Prepare = Callable[[Picture], Awaitable[PreparedPicture]]
-"""Has vLLM prepare a picture by the checkpoint's own rules."""
 
 
 def plan_pictures(setup: EngineSetup) -> PicturePlan:
-    """The plan for the model's pictures. Raises: ModelError if `mm_processor_kwargs` is not understood."""
+    """Raises: ModelError if `mm_processor_kwargs` is not understood."""
     if setup.options.get("limit_mm_per_prompt") == 0:
         return PicturePlan(None, "limit_mm_per_prompt is 0")
     changes = setup.options.get(_KEYS)
@@ -71,7 +67,7 @@ def plan_pictures(setup: EngineSetup) -> PicturePlan:
 
 
 async def placed_pictures(request: EngineRequest, prepare: Prepare) -> tuple[PlacedPicture, ...]:
-    """The request's pictures, prepared by vLLM. Raises: UnsupportedFeature if vLLM has other tokens for them."""
+    """Raises: UnsupportedFeature if vLLM has other tokens for the request's pictures."""
     prepared = await asyncio.gather(*(prepare(span.picture) for span in request.pictures))
     placed = []
     for number, (span, one) in enumerate(zip(request.pictures, prepared, strict=True), start=1):

@@ -1,10 +1,7 @@
-"""Translates a request into vLLM's sampling parameters, as plain data.
+"""Translates a request into vLLM's sampling parameters, as plain data. On the event loop.
 
-Does: translate the parameters of one sequence. Does not: import vllm, or judge the request
-(`Capabilities.check` does, and vLLM itself). Called by the engine, on the event loop.
-
-Every sequence is a separate request to vLLM. So there can be several greedy ones, one can end before its siblings, and only
-the first computes the prompt's log-probabilities.
+Every sequence is a separate request to vLLM. So there can be several greedy ones, one can end before its siblings, and
+only the first computes the prompt's log-probabilities.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The only module that imports the package vllm, inside functions.
-
-Does: import it, prepare its environment, parse texts like its command line, start its engine. Does not: know requests or
-options. Called by the factory, on the threads that load and build.
-"""
+"""The only module that imports the package vllm, inside functions. On the threads that load and build."""
 
 from __future__ import annotations
 
@@ -61,8 +57,8 @@ class Surface:
     """Constructors of vLLM's objects for requests, and its errors.
 
     `make_params`: (arguments, Lark of a grammar or None) -> SamplingParams of one sequence, with outputs per step.
-    `make_prompt`: (token ids, salt or None, pictures) -> a prompt. `make_adapter`: (name, number, directory) -> an adapter.
-    `refusals`: errors of the request. `overflows`: too many requests. `dead`: its processes have ended.
+    `make_prompt`: (token ids, salt or None, pictures) -> a prompt. `make_adapter`: (name, number, directory) -> an
+    adapter. `refusals`: errors of the request. `overflows`: too many requests. `dead`: its processes have ended.
     """
 
     make_params: Callable[[Mapping[str, Any], str | None], Any]
@@ -118,7 +114,7 @@ async def prepare_picture(llm: AsyncEngine, picture: Picture) -> PreparedPicture
 
 
 def try_picture(llm: AsyncEngine) -> None:
-    """Have vLLM prepare a small grey picture on this thread. Raises: as vLLM does, for example for a missing package."""
+    """Have vLLM prepare a small grey picture on this thread. Raises: as vLLM does."""
     llm.renderer.render_cmpl([_alone(llm, as_image(_GREY))], skip_mm_cache=True)
 
 
@@ -167,7 +163,6 @@ def parse_argument(name: str, text: str) -> Any:
 
 
 def is_on_cpu() -> bool:
-    """True if vLLM computes on the processor."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
@@ -203,7 +198,7 @@ def start_engine(arguments: Mapping[str, Any], watcher: Any) -> tuple[AsyncEngin
 
 
 def _division(arguments: Mapping[str, Any]) -> str | None:
-    """The cores that we assign to vLLM's processes on a processor; None = vLLM chooses, as on systems without core lists."""
+    """The cores that we assign to vLLM's processes on a processor; None = vLLM chooses."""
     try:
         return divide(arguments, read_topology()) if is_on_cpu() else None
     except AttributeError:  # not on Linux
@@ -227,8 +222,8 @@ def _with_cores(division: str | None) -> Iterator[None]:
 def _without_interrupts() -> Iterator[None]:
     """Block SIGINT in processes started within, and in theirs: a terminal sends it to all of them at Ctrl+C.
 
-    They inherit this thread's mask; vLLM ends them by SIGTERM once requests have finished. multiprocessing's tracker
-    unblocks the signal when it starts, so it is started before.
+    vLLM ends them by SIGTERM once requests have finished. multiprocessing's tracker unblocks the signal when it starts,
+    so it is started before.
     """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,8 +1,4 @@
-"""An extension of vLLM's worker processes: lists an adapter's modules that they do not apply.
-
-Does: inspect a worker. Does not: change it. Called by `adapters` through vLLM; the workers import nothing else of this
-package.
-"""
+"""An extension of vLLM's worker processes, which import nothing else of this package."""
 
 from __future__ import annotations
 
