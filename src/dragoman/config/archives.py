@@ -1,7 +1,4 @@
-"""Model archives: packed model directories as LMI's model stores hold them.
-
-Does: unpack one into a cache directory, once; only files and directories within it. Does not:
-download, or look into the model. Called by `several`, at start-up.
+"""Unpacks model archives, as LMI's model stores hold them, into a cache directory: only files and directories.
 
 The libraries' own unpacking creates links, and chains of links can escape its checks.
 """
@@ -35,13 +32,11 @@ class ArchiveError(Exception):
 
 
 def archive_stem(path: Path) -> str:
-    """The model's name in an archive: the file name without its suffix; "" for other files."""
     suffix = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
     return path.name[: -len(suffix)] if suffix else ""
 
 
 def is_archive(path: Path) -> bool:
-    """True for a file with an archive's suffix."""
     return bool(archive_stem(path)) and path.is_file()
 
 
@@ -96,14 +91,12 @@ class _Member(NamedTuple):
 
 
 def _tarred(packed: tarfile.TarFile, member: tarfile.TarInfo) -> _Member:
-    """Raises: ValueError if it is anything but a file or a directory."""
     if not member.isreg() and not member.isdir():
         raise _neither(member.name)
     return _Member(member.name, member.size, None if member.isdir() else partial(packed.extractfile, member))
 
 
 def _zipped(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Member:
-    """Raises: as above."""
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise _neither(member.filename)
     return _Member(member.filename, member.file_size, None if member.is_dir() else partial(packed.open, member))
@@ -114,10 +107,7 @@ def _neither(name: str) -> ValueError:
 
 
 def _write(members: Iterable[_Member], directory: Path) -> None:
-    """Write the members below `directory`, which holds no links.
-
-    Raises: ValueError for a name that leads out, or if there is no room.
-    """
+    """Raises: ValueError for a name that leads out of `directory`, or if there is no room."""
     free = shutil.disk_usage(directory).free
     size = 0
     for member in members:

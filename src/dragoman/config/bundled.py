@@ -1,8 +1,4 @@
-"""The bundled models and their names.
-
-Does: map names to directories, and back. Does not: look into them. Called by `resolve` and
-`entries`, at start-up.
-"""
+"""The bundled models and their names."""
 
 from __future__ import annotations
 
@@ -20,5 +16,4 @@ def bundled_or(path: Path) -> Path:
 
 
 def bundled_name(directory: Path) -> str | None:
-    """The name of a bundled model's directory, None for others."""
     return next((name for name, known in BUNDLED.items() if known == directory), None)

@@ -1,7 +1,4 @@
-"""Checks options together: one may imply another, exclude it, or have no effect with it.
-
-Does: look at the chosen values and their origins. Does not: choose them. Called by `resolve`, at start-up.
-"""
+"""Checks options together: one may imply another, exclude it, or have no effect with it. Called by `resolve`."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ class Origin:
 
     @property
     def is_given(self) -> bool:
-        """True if the value was given, not derived or a default."""
         return bool(self.name)
 
 
@@ -189,7 +185,6 @@ _IDLE = (
 
 
 def without_effect(values: Values, origins: Origins, *, has_operator_file: bool) -> Iterator[str]:
-    """One line for each given option without effect beside the others."""
     for rule in _IDLE:
         if rule.holds(values):
             yield from _lines(rule.names, rule.value, rule.why, values, origins)
@@ -222,10 +217,7 @@ def _imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> No
 
 
 def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:
-    """Set implied values; returns a line for each overridden value. A batch size over 1 ends rolling batches.
-
-    Source: LMI's front end, for which `batch_size` goes before `option.rolling_batch`.
-    """
+    """Set implied values; returns a line for each overridden one. As in LMI, a batch size over 1 ends rolling batches."""
     _imply_partition(values, origins)
     if values["batch_size"] == 1 or values["rolling_batch"] == "disable":
         return
@@ -266,6 +258,5 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
 
 
 def cite(name: str, values: Values, origins: Origins) -> str:
-    """An option with its value and source, as the beginning of a message."""
     origin = origins[name]
     return f"{origin.name or name}={show(values[name])} ({origin.source})"

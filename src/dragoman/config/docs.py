@@ -1,7 +1,4 @@
-"""Writes `docs/options.md` and the option part of `--help` from the tables.
-
-Does: make the texts. Does not: write files. Called by the command line; a test compares the page with the tables.
-"""
+"""Writes `docs/options.md` and the option part of `--help` from the tables. A test compares the page with the tables."""
 
 from __future__ import annotations
 
@@ -57,7 +54,6 @@ _OPEN_TO = {
 
 
 def options_page() -> str:
-    """The whole of `docs/options.md`."""
     parts = [_INTRODUCTION]
     for group in GROUPS:
         parts.append(f"## {group.__doc__}\n")
@@ -69,7 +65,6 @@ def options_page() -> str:
 
 
 def _foreign_rows() -> Iterator[str]:
-    """One row for all keys with the same reason and harmless values, in the alphabetical order of reasons."""
     keys: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for one in FOREIGN_OPTIONS:
         keys.setdefault((one.reason, one.harmless), []).append(one.key)
@@ -114,17 +109,14 @@ COMMON = (
     ),
     *("tls_cert", "tls_key", "log_requests"),
 )
-"""The options that people need; all others are told by `--help-all`."""
 
 
 def common_help() -> str:
-    """The options of `dragoman serve --help`."""
     by_name = {option.name: option for option in OPTIONS}
     return "\n".join(line for name in COMMON for line in _help_lines(by_name[name]))
 
 
 def options_help() -> str:
-    """The options of `dragoman serve --help-all`, in groups."""
     lines: list[str] = []
     for group in GROUPS:
         lines += ["", f"{group.__doc__}:"]

@@ -1,9 +1,4 @@
-"""The model directories that a process serves: the words of `load_models`, and the contents of a model store.
-
-Does: read `[NAME[:VERSION[:ENGINE[:DEVICES]]]=]DIRECTORY` and list a store's directories and archives. Does not: open or
-unpack a model, or know options. Used by the table of options and by `several`, at start-up.
-Source of both forms: LMI's front end (`load_models`, `model_store`).
-"""
+"""The models that a process serves: the words of `load_models`, and the contents of a model store, both in LMI's form."""
 
 from __future__ import annotations
 
@@ -24,9 +19,9 @@ FORM = "[NAME[:VERSION[:ENGINE[:DEVICES]]]=]PATH"
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model to serve. `directory` holds its serving.properties, or is an archive to unpack.
+    """One model to serve: a directory with its serving.properties, or an archive to unpack.
 
-    `name` "" = by its options or directory. `source`: where it was named, for messages. `notices`: settings without effect.
+    `name` "" = by its options or directory. `source`: for messages. `notices`: settings without effect.
     """
 
     directory: Path
@@ -38,7 +33,7 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """ALL, NONE, or entries separated by commas or blanks."""
+    """ALL, NONE, or entries separated by commas or blanks. Raises: ValueError also for a path of another machine."""
 
     allowed = (
         f"{ALL} (everything in model_store), {NONE} (nothing until it is asked for), or {FORM} entries separated "
@@ -48,7 +43,6 @@ class ModelList:
     placeholder = "MODELS"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The entries in order. Raises: ValueError for a malformed one, or a path of another machine."""
         words = tuple(text.replace(",", " ").split())
         if len(words) == 1 and words[0].upper() in (ALL, NONE):
             return (words[0].upper(),)
@@ -60,10 +54,7 @@ class ModelList:
 
 
 def parse_entry(word: str, source: str) -> ModelEntry:
-    """The model of one entry. Raises: ValueError for another form, or a path of another machine.
-
-    The head may be in brackets, as in LMI's front end.
-    """
+    """The model of one entry, perhaps with its head in brackets. Raises: ValueError for another form or machine."""
     head, equals, path = _split(word)
     parts = head.removeprefix("[").removesuffix("]").split(":")
     if not path or "://" in path or path == NONE or (equals and not parts[0]) or len(parts) > MAX_HEAD_PARTS:
@@ -80,7 +71,6 @@ def parse_entry(word: str, source: str) -> ModelEntry:
 
 
 def _split(word: str) -> tuple[str, str, str]:
-    """Head, equals sign and path of one entry; the head may be absent."""
     head, equals, url = word.partition("=") if "=" in word else ("", "", word)
     return head, equals, url.removeprefix("file://")
 

@@ -1,9 +1,4 @@
-"""Options of other servers in configuration files: known names without effect on this server.
-
-Does: read them from `foreign_options.toml`, each with the reason. None prevents the start; each is reported once, unless its
-value requests the present behaviour.
-Does not: look at a configuration. Used by `resolve` and the docs writer; the file is read when this module is imported.
-"""
+"""Known options of other servers without effect here, from `foreign_options.toml`. Each is reported once, with why."""
 
 from __future__ import annotations
 
@@ -24,7 +19,6 @@ class ForeignOption:
     is_secret: bool = False  # the value is never shown
 
     def is_harmless(self, text: str) -> bool:
-        """True if this value requests the present behaviour."""
         return text.lower() in self.harmless
 
 
@@ -46,16 +40,13 @@ MANAGEMENT_ADDRESS = "management_address"  # not reported if it is the server's 
 _FILE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("foreign_options.toml").read_text(encoding="utf-8"))
 
 REASONS: Mapping[str, str] = _FILE["reasons"]
-"""Reasons that several options share, by the names that the file gives them."""
 
 OFF: tuple[str, ...] = tuple(_FILE["values"]["off"])
-"""What switches an option off."""
 
 REFUSED_OPTIONS: Mapping[str, str] = _FILE["refused"]
 """Options of others that would change answers, with what is said where they are refused."""
 
 FOREIGN_VARIABLES: Mapping[str, str] = _FILE["variables"]
-"""Environment variables that stand for a name below."""
 
 FOREIGN_PREFIXES: Mapping[str, str] = _FILE["prefixes"]
 """Beginnings of environment variables that other servers read whatever follows, and what is said about such a variable."""
@@ -75,7 +66,6 @@ def _options_of(section: Mapping[str, Any]) -> Iterator[tuple[ForeignOption, boo
 _ALL = [found for section in _FILE["sections"].values() for found in _options_of(section)]
 
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = tuple(option for option, _ in _ALL)
-"""Every known name that does not act."""
 
 OF_ENGINES: Mapping[str, frozenset[str]] = {"vllm": frozenset(option.key for option, is_taken in _ALL if is_taken)}
 """Engine -> keys that act where it runs: it takes them as arguments of its own, and checks them."""

@@ -1,8 +1,4 @@
-"""The sampling in a model's generation_config.json.
-
-Does: read the file and check its values, for clients that cannot choose sampling, and optionally for parameters that other
-clients leave out. Does not: know dialects. Called by the composition root, at start-up.
-"""
+"""Reads the sampling in a model's generation_config.json, at start-up. The names are those of Hugging Face."""
 
 from __future__ import annotations
 
@@ -26,21 +22,17 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def default_sampling(model_dir: Path, operator: Mapping[str, Any]) -> SamplingParams:
-    """Greedy sampling, or with `do_sample` in the model's generation_config.json the values of that file.
+    """Greedy sampling, or with `do_sample` in generation_config.json the values of that file.
 
-    `operator`: the operator's values, which precede the file's; a temperature among them turns sampling on.
-    Raises: ConfigError naming the file, key and wrong value.
-    Source of the names: Hugging Face's GenerationConfig.
+    `operator`: the operator's values, which precede the file's; a temperature among them turns sampling on. Raises:
+    ConfigError.
     """
     found = generation_defaults(model_dir) if _read(model_dir).get("do_sample") else {"temperature": 0.0}
     return SamplingParams(**{key: value for key, value in {**found, **operator}.items() if key != "do_sample"})
 
 
 def generation_defaults(model_dir: Path) -> Mapping[str, Any]:
-    """The file's sampling values, by the names of `SamplingParams`, and `do_sample` if it turns sampling on.
-
-    A file with `do_sample: false` gives only the repetition penalty. Raises: as `default_sampling`.
-    """
+    """The file's values, by the names of `SamplingParams`; only the repetition penalty with `do_sample: false`."""
     path = model_dir / FILE_NAME
     raw = _read(model_dir)
     values = {key: _value(path, key, kind, raw[key]) for key, kind in _KINDS.items() if raw.get(key) is not None}

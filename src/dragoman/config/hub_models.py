@@ -1,8 +1,4 @@
-"""Finds models of the hub for the configuration: in the cache, or by downloading them.
-
-Does: offer the ways to find one; each looks up a model once. Does not: download; `dragoman.hub` does. Used by
-`resolve` and its callers: the command line and `LLM`.
-"""
+"""Finds models of the hub for the configuration: in the cache, or by downloading them with `dragoman.hub`."""
 
 from __future__ import annotations
 
@@ -48,8 +44,7 @@ def with_models(
 ) -> Resolution:
     """The result of `resolve` with its models of the hub, downloaded if necessary.
 
-    The first call of `resolve` gets `placeholder` for each model, so that other mistakes are reported before a download.
-    Raises: the errors of `resolve`, which converts HubError.
+    The first call gets `placeholder` for each model, so that other mistakes are reported before a download.
     """
     asked: list[HubModel] = []
 

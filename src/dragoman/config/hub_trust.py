@@ -1,8 +1,4 @@
-"""Limits the files of a hub's model to options about how the model runs.
-
-Does: drop other options of its files, keep its code from running. Does not: restrict directories outside the hub's cache,
-which belong to the operator. Called by `resolve`, at start-up.
-"""
+"""Limits the files of a hub's model to options about how the model runs, and keeps its code from running."""
 
 from __future__ import annotations
 

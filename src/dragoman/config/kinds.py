@@ -1,8 +1,4 @@
-"""The kinds of options' values: each reads a text and describes the allowed values.
-
-Does: turn a text into a value or raise ValueError with what is allowed. Does not: know options, sources or files.
-Called by `resolve` and by the help and docs writers, at start-up only.
-"""
+"""The kinds of options' values: each reads a text, and describes the allowed values."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ FALSE_WORDS = ("false", "0", "no", "off")
 
 
 class Kind(Protocol):
-    """Reads the text of one value."""
+    """`placeholder`: of the value in `--help`, "" for switches. `parse` raises ValueError; the caller words the message."""
 
     @property
     def allowed(self) -> str:
@@ -37,13 +33,9 @@ class Kind(Protocol):
         ...
 
     @property
-    def placeholder(self) -> str:
-        """The placeholder of the value in `--help`; "" for switches."""
-        ...
+    def placeholder(self) -> str: ...
 
-    def parse(self, text: str) -> Value:
-        """The value. Raises ValueError if `text` is not allowed; the caller words the message."""
-        ...
+    def parse(self, text: str) -> Value: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,6 @@ class Integer:
 
     @property
     def allowed(self) -> str:
-        """The range in words."""
         limit = f"an integer >= {self.minimum}"
         if self.maximum is not None:
             limit = f"an integer from {self.minimum} to {self.maximum}"
@@ -65,7 +56,6 @@ class Integer:
     placeholder = "N"
 
     def parse(self, text: str) -> int | None:
-        """The number, or None for `auto`."""
         if self.auto and text.lower() == "auto":
             return None
         number = int(text)
@@ -85,7 +75,6 @@ class Number:
 
     @property
     def allowed(self) -> str:
-        """The range in words."""
         limit = f"a number {'>=' if self.inclusive else '>'} {self.minimum:g}"
         if self.maximum is not None:
             limit += f" and <= {self.maximum:g}"
@@ -94,7 +83,6 @@ class Number:
     placeholder = "X"
 
     def parse(self, text: str) -> float | None:
-        """The number, or None for `auto`."""
         if self.auto and text.lower() == "auto":
             return None
         number = float(text)
@@ -107,13 +95,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Seconds, at least 0: a number, or `10m`, `1h30m`."""
-
     allowed = f"{DURATION}, at least 0"
     placeholder = "TIME"
 
     def parse(self, text: str) -> float:
-        """The seconds. Raises: ValueError."""
         seconds = seconds_of(text)
         if seconds < 0:
             raise ValueError(text)
@@ -128,13 +113,11 @@ class Switch:
 
     @property
     def allowed(self) -> str:
-        """The two words, with other spellings of true."""
         return "true or false" + (f" (also {', '.join(self.also)})" if self.also else "")
 
     placeholder = ""
 
     def parse(self, text: str) -> bool:
-        """The truth value."""
         word = text.lower()
         if word in TRUE_WORDS or word in self.also:
             return True
@@ -145,10 +128,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words; `synonyms` maps other accepted spellings to them. Case does not matter.
-
-    `short`: replaces words that are too long for a line of help.
-    """
+    """One of a few words, in any case; `synonyms`: other spellings. `short` replaces words too long for a line of help."""
 
     words: tuple[str, ...]
     synonyms: Mapping[str, str] = field(default_factory=dict)
@@ -156,21 +136,17 @@ class Choice:
 
     @property
     def allowed(self) -> str:
-        """The words, with their other spellings."""
         other = f" (also {', '.join(self.synonyms)})" if self.synonyms else ""
         return "one of " + ", ".join(self.words) + other
 
     @property
     def placeholder(self) -> str:
-        """The words themselves, if they are few."""
         return self.short or "{" + ",".join(self.words) + "}"
 
     def has(self, text: str) -> bool:
-        """True for one of the words or their other spellings."""
         return self.synonyms.get(text.lower(), text.lower()) in self.words
 
     def parse(self, text: str) -> str:
-        """The canonical word."""
         if not self.has(text):
             raise ValueError(text)
         return self.synonyms.get(text.lower(), text.lower())
@@ -185,17 +161,14 @@ class CoreList:
 
     @property
     def allowed(self) -> str:
-        """The words, and the form of a list."""
         form = "a list of cores for each engine, as in 0-31/32-63" if self.has_nodes else "a list of cores as in 0-3,8"
         return f"one of {', '.join(self.words)}, or {form}" if self.words[1:] else f"{self.words[0]}, or {form}"
 
     @property
     def placeholder(self) -> str:
-        """`LIST`, after the words."""
         return "{" + ",".join((*self.words, "LIST/LIST" if self.has_nodes else "LIST")) + "}"
 
     def parse(self, text: str) -> str:
-        """The word, or the list in its shortest form."""
         if text.lower() in self.words:
             return text.lower()
         nodes = parse_nodes(text)
@@ -213,17 +186,14 @@ class WordOrCode:
 
     @property
     def allowed(self) -> str:
-        """The words, and the other allowed form."""
         code = "module:factory as Python would import it" if self.is_address else "the name of a function in model.py"
         return f"one of {', '.join(self.words)}, or {code}"
 
     @property
     def placeholder(self) -> str:
-        """The words, and a name."""
         return "{" + ",".join((*self.words, "MODULE:FACTORY" if self.is_address else "NAME")) + "}"
 
     def parse(self, text: str) -> str:
-        """The word, or the code's name unchanged."""
         if text.lower() in self.words:
             return text.lower()
         module, _, attribute = text.partition(":")
@@ -235,19 +205,15 @@ class WordOrCode:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any non-empty text."""
-
     name: str = "TEXT"
 
     allowed = "a text that is not empty"
 
     @property
     def placeholder(self) -> str:
-        """The row's placeholder."""
         return self.name
 
     def parse(self, text: str) -> str:
-        """The text, stripped."""
         if not text.strip():
             raise ValueError(text)
         return text.strip()
@@ -255,13 +221,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses or names of this machine, separated by commas."""
-
     allowed = "an address, or several without repetition, separated by commas"
     placeholder = "ADDRESS,..."
 
     def parse(self, text: str) -> str:
-        """The addresses, separated by commas. Raises: ValueError."""
         found = [part.strip().removeprefix("[").removesuffix("]") for part in text.split(",")]
         if not all(found) or len(set(found)) < len(found):
             raise ValueError(text)
@@ -270,13 +233,10 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One or more names, separated by commas or blanks."""
-
     allowed = "names separated by commas, none of them twice"
     placeholder = "NAME,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The names in their order."""
         names = tuple(text.replace(",", " ").split())
         if not names or len(set(names)) < len(names):
             raise ValueError(text)
@@ -285,22 +245,17 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """Any of a few words, separated by commas or blanks. Case does not matter."""
-
     words: tuple[str, ...]
 
     @property
     def allowed(self) -> str:
-        """The words, none twice."""
         return f"any of {', '.join(self.words)}, separated by commas, none of them twice"
 
     @property
     def placeholder(self) -> str:
-        """The words, of which several are allowed."""
         return ",".join(self.words)
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The words in their order."""
         found = Names().parse(text.lower())
         if not set(found) <= set(self.words):
             raise ValueError(text)
@@ -317,15 +272,12 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class PathPrefix:
-    """The first segments of URLs' paths."""
-
     allowed = (
         "a path like /llm: segments of letters, digits, dots, dashes, underscores and tildes, none of them . or .."
     )
     placeholder = "/PATH"
 
     def parse(self, text: str) -> str:
-        """The path, without a slash at its end. Raises: ValueError for another form."""
         path = text.strip().rstrip("/")
         if _PREFIX.fullmatch(path) is None or {".", ".."} & set(path.split("/")):
             raise ValueError(text)
@@ -344,7 +296,6 @@ class Hosts:
     placeholder = "HOST,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The hosts in lower case, without repetition. Raises: ValueError for none, or a malformed one."""
         words = tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
         if not words:
             raise ValueError(text)
@@ -370,13 +321,10 @@ def _check_host(word: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Origins of web pages, separated by commas or blanks, or `*` for all."""
-
     allowed = "* for all, or origins separated by commas, each as https://HOST or http://HOST:PORT, without a path"
     placeholder = "ORIGIN,..."
 
     def parse(self, text: str) -> str:
-        """The origins in lower case, separated by commas. Raises: ValueError if one has another form."""
         words = text.lower().replace(",", " ").split()
         if words != ["*"] and not (words and all(_ORIGIN.fullmatch(word) for word in words)):
             raise ValueError(text)
@@ -388,13 +336,10 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Addresses of servers, separated by commas or blanks: `http://HOST:PORT` with an optional path."""
-
     allowed = "addresses separated by commas, each as http://HOST:PORT or https://HOST/PATH, none of them twice"
     placeholder = "URL,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The addresses without a final slash. Raises: ValueError for another form, or one with a user or query."""
         urls = tuple(word.rstrip("/") for word in text.replace(",", " ").split())
         if not urls or len(set(urls)) < len(urls):
             raise ValueError(text)
@@ -410,13 +355,10 @@ class Urls:
 
 @dataclass(frozen=True, slots=True)
 class NamedDirectories:
-    """Named directories, separated by commas or blanks: `NAME=DIR`."""
-
     allowed = "NAME=DIR separated by commas, no name twice"
     placeholder = "NAME=DIR,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The pairs in order. Raises: ValueError for a missing name or directory, or a repeated name."""
         pairs = tuple(text.replace(",", " ").split())
         names = [name for name, _, directory in (pair.partition("=") for pair in pairs) if name and directory]
         if not names or len(names) < len(pairs) or len(set(names)) < len(names):
@@ -436,7 +378,6 @@ class ImageLimit:
     placeholder = "image=N"
 
     def parse(self, text: str) -> int | None:
-        """The number of images. Raises: ValueError for other media, or a wrong number."""
         if text.lower() in ("", "none", "null", "{}", "[]"):
             return None
         if text.isdecimal():
@@ -456,14 +397,12 @@ class JsonObject:
 
     @property
     def allowed(self) -> str:
-        """The allowed form."""
         without = f", without {', '.join(self.taken)}" if self.taken else ""
         return f"a JSON object, such as {self.example}{without}"
 
     placeholder = "JSON"
 
     def parse(self, text: str) -> str | None:
-        """The same text; None for `none`. Raises: ValueError for another type, or a forbidden name."""
         if text.lower() in ("", "none", "null"):
             return None
         try:
@@ -476,7 +415,6 @@ class JsonObject:
 
 
 def _media_limits(text: str) -> dict[str, Any]:
-    """A limit by medium, as numbers or vLLM's objects with a `count`. Raises: ValueError."""
     if text.lstrip().startswith("{"):
         try:
             found: dict[str, Any] = json.loads(text)
@@ -508,16 +446,13 @@ class FilePath:
 
     @property
     def allowed(self) -> str:
-        """The form; other URLs are not allowed."""
         return f"a {self.what} on this machine"
 
     @property
     def placeholder(self) -> str:
-        """The row's placeholder."""
         return self.name
 
     def parse(self, text: str) -> Path:
-        """The path with `~` expanded."""
         path = text.strip().removeprefix("file://")
         if not path or "://" in path:
             raise ValueError(text)
@@ -526,19 +461,17 @@ class FilePath:
 
 @dataclass(frozen=True, slots=True)
 class ModelPath(FilePath):
-    """A directory, or the name of a model on a hub; `resolve` decides."""
+    """A directory, or the name or page of a model on a hub; `resolve` decides."""
 
     name: str = "MODEL"
 
     allowed = f"a directory on this machine, or a model of the hub as {FORM}"
 
     def parse(self, text: str) -> Path:
-        """See `FilePath`; a model's page on the hub is also a name. Raises: ValueError."""
         return Path(text.strip()) if hub_model(text) is not None else FilePath.parse(self, text)
 
 
 def parameter_kind(name: str) -> Integer | Number:
-    """The kind of a generation parameter that is a number."""
     bounds, value = PARAMETERS[name].bounds or Bounds(), neutral_value(name)
     if not isinstance(value, float):
         return Integer(int(bounds.low or 0), None if bounds.high is None else int(bounds.high))

@@ -1,11 +1,6 @@
-"""Symbolic links in a model's directory, at any depth: none may lead out of it.
+"""Finds symbolic links out of a model's directory: any file of this machine could be read as a part of the model.
 
-Does: find the ones that do. Does not: follow them, or read files. Called by `resolve`, at start-up, and before an adapter is
-loaded at run time.
-
-A directory from elsewhere may have a link to any file of this machine. That would be read or served as a part of the
-model. The hub's cache is the exception: its snapshots are links to blobs of the same
-repository.
+The hub's cache is the exception: its snapshots are links to blobs of the same repository.
 """
 
 from __future__ import annotations

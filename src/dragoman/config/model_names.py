@@ -1,7 +1,4 @@
-"""The names of models in calls: default names, and those of entries.
-
-Does: choose names by the model's place. Does not: read options, or look into the model. Called by `resolve`.
-"""
+"""Chooses the names of models in calls, by the model's place. Called by `resolve`."""
 
 from __future__ import annotations
 
@@ -28,6 +25,5 @@ def hub_names(model_dir: Path) -> tuple[str, ...]:
 
 
 def renamed(name: str, names: Value) -> tuple[str, ...]:
-    """`name`, with all other names as aliases."""
     assert isinstance(names, tuple)
     return tuple(dict.fromkeys((name, *names)))

@@ -1,10 +1,8 @@
-"""The models in a directory, by their names in calls.
+"""Finds the models in a directory, a few levels deep. Called on worker threads, for calls that list models or name a
+new one.
 
-Does: find model directories, GGUF files, exports and the snapshots of a hub's cache, a few levels deep. Does not: open a
-model, or know options. Called by `run_time` on worker threads, each time that a call lists models or names an unknown one.
-
-A model's name is its path: NAME, or ORG/NAME; in a hub's cache the hub's name. In a directory with several GGUF models each
-name ends with the file's. Links to models outside the directory do not count.
+A model's name is its path: NAME, or ORG/NAME; in a hub's cache the hub's name. In a directory with several GGUF models
+each name ends with the file's. Links to models outside the directory do not count.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ def _models(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]
 
 
 def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """A model's folder, which several GGUF models may share."""
     is_other = bool(graph_files(folder)) or next(folder.glob("*.safetensors"), None) is not None
     files = {} if is_other else gguf_models(folder)
     if len(files) > 1:

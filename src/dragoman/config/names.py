@@ -1,8 +1,4 @@
-"""Finds the option behind a written name, and the nearest known name behind a mistyped one.
-
-Does: index the tables of `options` and `foreign` by flag, key and environment variable.
-Does not: read sources or judge values. Called by `resolve` and by the command line's argument reader, at start-up.
-"""
+"""Finds the option behind a written name, and the nearest known name behind a mistyped one."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ class Match:
 
     @property
     def allowed(self) -> str:
-        """The values allowed under this name, with the unit."""
         if self.alias and self.alias.allowed:
             return self.alias.allowed
         assert isinstance(self.target, Option)
@@ -44,14 +39,13 @@ class Match:
 
     @property
     def is_switch(self) -> bool:
-        """True if the option is true or false, so that its flag needs no value."""
         if isinstance(self.target, ForeignOption):
             return not {"true", "false"}.isdisjoint(self.target.harmless)
         return isinstance(self.target.row.kind, Switch)
 
     @property
     def is_list(self) -> bool:
-        """True if the flag takes all words up to the next flag, and may be repeated, like LMI's `-m`."""
+        """True if the flag takes all words up to the next flag, like LMI's `-m`."""
         return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList)
 
     @property
@@ -95,10 +89,7 @@ class NameIndex:
         self._spelling[key.lower()] = key
 
     def find(self, given: Given) -> list[Match]:
-        """The options that `given` sets; [] for an unknown name.
-
-        Keys match with and without PREFIX, in any case: OPTION_ENTRYPOINT means option.entryPoint.
-        """
+        """The options that `given` sets; [] for an unknown name. Keys match with and without PREFIX, in any case."""
         key = given.key.lower()
         other = key.removeprefix(PREFIX) if key.startswith(PREFIX) else PREFIX + key
         if given.source != "environment" or given.key != given.name:
@@ -116,7 +107,6 @@ class NameIndex:
         return f"where others on this machine may read them: set the variable {variable}{or_file}"
 
     def nearest(self, given: Given) -> str | None:
-        """The nearest known name, in the form of its source; None if none is similar."""
         known = {bare(key): key for key in self._spelling}
         found = get_close_matches(bare(given.key.lower()), known, n=1, cutoff=0.6)
         return _in_form_of(given, self._spelling[known[found[0]]]) if found else None
@@ -128,7 +118,6 @@ def key_of(name: str) -> str:
 
 
 def bare(key: str) -> str:
-    """The key without PREFIX."""
     return key.removeprefix(PREFIX)
 
 

@@ -1,7 +1,4 @@
-"""The definition of one option: the row of facts a settings field carries, and the names that follow from it.
-
-Does: define the types of the table in `options`. Does not: list options or read anything.
-"""
+"""The definition of one option: the row of facts a settings field carries, and the names that follow from it."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from dragoman.config.kinds import Kind, Value
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name of an option; `convert` turns its text into the option's, or raises ValueError.
-
-    `allowed`: the alias' values, if they differ from the option's.
-    """
+    """Another name of an option; `convert` turns its text into the option's. `allowed`: values, if they differ."""
 
     name: str
     convert: Callable[[str], str] = str
@@ -25,17 +19,19 @@ class Alias:
 
 
 OpenTo = Literal["operator", "model", "load"]
-"""Who may set an option beside the operator's command line, environment and files: nobody; the files of a model that came
-from the hub as well; these, and a call that loads a model. Nobody, unless it is said at the option: what names code, a
-place on this machine, or whom this machine talks to, and what guards callers from each other, is nobody else's."""
+"""Who else than the operator may set an option: nobody; the files of a hub's model; these, and a call that loads a
+model.
+
+Nobody else sets an option that names code, a place on this machine or a server, or that guards callers from each other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """The facts of one option that its field does not hold.
 
-    `key`: the name in serving.properties; `option.*` has the variable OPTION_<NAME>, others SERVING_<NAME>. `keys`, `env`
-    and `flags`: further names. `unset`: the meaning of the default None. `open_to`: who may set it beside the operator.
+    `key`: the name in serving.properties; `option.*` has the variable OPTION_<NAME>, others SERVING_<NAME>. `keys`,
+    `env` and `flags`: further names. `unset`: the meaning of the default None.
     """
 
     kind: Kind
@@ -52,8 +48,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its name in the settings classes, its group's class, its default and its row."""
-
     name: str
     group: type
     default: Value
@@ -66,12 +60,10 @@ class Option:
 
     @property
     def key(self) -> str:
-        """The serving.properties key, "" for secrets."""
         return "" if self.row.is_secret else self.row.key or f"option.{self.name}"
 
     @property
     def variable(self) -> str:
-        """The environment variable, by the naming rule of `key`."""
         if self.row.is_secret:
             return self.row.env[0].name
         bare = self.key.removeprefix("option.")
@@ -79,12 +71,10 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default, for operators."""
         return self.row.unset if self.default in (None, (), "") else show(self.default)
 
 
 def show(value: Value) -> str:
-    """A value in the form of serving.properties."""
     match value:
         case None:
             return "not set"

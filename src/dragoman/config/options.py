@@ -1,9 +1,4 @@
-"""The table of options: every option is one field here, with its row of facts; all else is derived from it.
-
-Does: declare name, type, default, unit, help, range, and the names an option goes by. Flags, serving.properties keys,
-environment variables, `--help`, `docs/options.md` and the frozen settings classes come from these rows.
-Does not: read anything. Used by `resolve`, by the help and docs writers, and (the settings classes) by the composition root.
-"""
+"""The table of options: every option is one field here. Flags, keys, variables, help and docs come from these rows."""
 
 from __future__ import annotations
 
@@ -645,4 +640,3 @@ GROUPS: tuple[type, ...] = (
 OPTIONS: tuple[Option, ...] = tuple(
     Option(one.name, group, cast(Value, one.default), one.metadata["row"]) for group in GROUPS for one in fields(group)
 )
-"""Every option, in the order of help and docs."""

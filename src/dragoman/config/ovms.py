@@ -1,7 +1,5 @@
-"""Reads OpenVINO Model Server's model files as options of this server: graph.pbtxt, and the layout of directories.
+"""Reads OpenVINO Model Server's graph.pbtxt as options of this server.
 
-Does: translate each option of a graph's LLM node into an option, a notice, or an error.
-Does not: judge the values of options, or list models (`ovms_models` does). Called by `resolve`, at start-up.
 Source: LLMCalculatorOptions of OVMS 2026.3 (src/llm/llm_calculator.proto) and of the releases before.
 """
 
@@ -38,15 +36,12 @@ _FOREIGN, _PROPERTIES = foreign_in("ovms_graph"), foreign_in("ovms_plugin")
 
 @dataclass(slots=True)
 class OvmsOptions:
-    """The content of a graph. `givens`: options of this server. `notices`: settings without effect. `problems`: errors."""
-
     givens: list[Given] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def read_graph(directory: Path) -> OvmsOptions:
-    """The options of `directory`/graph.pbtxt, translated; none without that file."""
     path, found = directory / GRAPH_NAME, OvmsOptions()
     if not path.is_file():
         return found
@@ -92,8 +87,6 @@ def version_folder(directory: Path) -> Path:
 
 
 class _Reader:
-    """Translates the fields of one LLM node."""
-
     def __init__(self, path: Path, directory: Path, found: OvmsOptions) -> None:
         self._path = path
         self._directory = directory
@@ -162,7 +155,6 @@ class _Reader:
             self._report(name, text, source, f"the chat template tells it, or {key}")
 
     def _plugin_config(self, name: str, text: str, source: str) -> None:
-        """A JSON object of the runtime's properties."""
         try:
             properties = json.loads(text) if text.strip() else {}
         except (ValueError, RecursionError):

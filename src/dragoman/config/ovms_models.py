@@ -1,9 +1,4 @@
-"""Reads the models in OpenVINO Model Server's config.json: its lists of models and of graphs.
-
-Does: return them as entries, with notices on settings that have no effect here. Does not: read options of models (`ovms`
-does). Called by `several`, at start-up.
-Source: OVMS's documentation, "Starting the server: serving multiple models".
-"""
+"""Reads OpenVINO Model Server's config.json. Source: its documentation, "Starting the server: serving multiple models"."""
 
 from __future__ import annotations
 
@@ -27,8 +22,6 @@ _FOREIGN = foreign_in("ovms_config")
 
 
 class OvmsModels(NamedTuple):
-    """A file's models, notices on settings without effect, and problems."""
-
     entries: list[ModelEntry]
     notices: list[str]
     problems: list[str]
@@ -63,7 +56,6 @@ def _lists(path: Path) -> dict[str, Any] | None:
 
 
 def _items(content: Mapping[str, Any], path: Path, found: OvmsModels) -> Iterator[dict[str, Any]]:
-    """The descriptions of models, one each."""
     for key in (_MODELS, _GRAPHS):
         listed = content.get(key, [])
         for number, item in enumerate(listed if isinstance(listed, list) else [listed], start=1):

@@ -1,7 +1,6 @@
-"""Reads protocol buffers' text format, the format of OpenVINO Model Server's graphs.
+"""Reads protocol buffers' text format without a schema: numbers and words stay texts.
 
-Does: turn a text into messages of fields with their lines. Does not: know schemas, so numbers and words stay texts. Called
-by `ovms`, at start-up. Source: protobuf.dev/reference/protobuf/textformat-spec.
+Source: protobuf.dev/reference/protobuf/textformat-spec.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 class PbtxtError(ValueError):
-    """The text has another format; the message says where."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field. `value`: a string's content, a number or word as written, or a message."""
-
     name: str
     value: str | Message
     line: int
@@ -45,26 +42,19 @@ class Message:
     fields: tuple[Field, ...] = field(default=())
 
     def messages(self, name: str) -> Iterator[Message]:
-        """The messages in the fields of that name."""
         return (one.value for one in self.fields if one.name == name and isinstance(one.value, Message))
 
     def text(self, name: str) -> str:
-        """The last plain value of that name; "" without one."""
         found = [one.value for one in self.fields if one.name == name and isinstance(one.value, str)]
         return found[-1] if found else ""
 
 
 def parse_pbtxt(text: str) -> Message:
-    """The message in the text. Names of extensions and Any stay in brackets, without blanks.
-
-    Raises: PbtxtError.
-    """
+    """The message in the text. Names of extensions and Any stay in brackets, without blanks. Raises: PbtxtError."""
     return _Parser(text).whole()
 
 
 class _Parser:
-    """One pass over the tokens; errors name the line."""
-
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._place = 0

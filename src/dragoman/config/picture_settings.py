@@ -11,7 +11,7 @@ from dragoman.config.option import Alias, option
 
 
 def _listed(text: str) -> str:
-    """The words of a JSON array, which is how vLLM's configurations write lists, else the text."""
+    """The words of a JSON array, as vLLM's configurations write lists, else the text."""
     if not text.lstrip().startswith("["):
         return text
     try:

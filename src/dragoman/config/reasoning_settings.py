@@ -15,7 +15,7 @@ _NUM_FIELDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """When a text has begun to repeat itself, in vLLM's words for it, as JSON; `off` = that is not looked for."""
+    """When a text has begun to repeat itself, as vLLM's JSON; `off` = never."""
 
     allowed = (
         'off, or JSON as {"max_pattern_size": 512, "min_pattern_size": 128, "min_count": 4}: sizes from 1 to '
@@ -25,7 +25,6 @@ class Repetition:
     placeholder = "{off,JSON}"
 
     def parse(self, text: str) -> str:
-        """The rule, complete; or `off`. Raises: ValueError."""
         if text.lower() in ("off", "none", "false", "{}"):
             return "off"
         try:

@@ -1,10 +1,7 @@
-"""Turns all given values into one frozen configuration, or a list of all problems.
+"""Turns all given values into one frozen configuration, or a list of all problems. Opens no model.
 
-Does: apply precedence, convert values, find unknown and contradicting options, and the model's directory and name.
-Does not: read the environment itself, open the model, or print. Called by the command line and by `LLM`, at start-up.
-
-Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. the call that has a model loaded at run
-time, which must not contradict 1; 3. serving.properties, then OVMS's graph.pbtxt; 4. the environment, where OPTION_ and
+Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. the call that has a model loaded at run time,
+which must not contradict 1; 3. serving.properties, then OVMS's graph.pbtxt; 4. the environment, where OPTION_ and
 SERVING_ names go before the names other servers use; 5. config.properties; 6. the default.
 """
 
@@ -87,18 +84,16 @@ class ConfigError(Exception):
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The form in which it is pickled."""
         return type(self), (self.problems,)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A complete, legal configuration.
+    """A complete, legal configuration. `origins` has an entry for every option.
 
-    `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
-    `origins` has an entry for every option. `notices`: one line for each given value without effect. `version`: from
-    `load_models`, "" = none. `own_options`: options of the operator's model.py, without the prefix; `engine_options`: of the
-    engine. `has_lmi_signs`: there is a serving.properties, or a variable of LMI's.
+    `directory` holds serving.properties, `model_dir` the weights. `notices`: one line for each given value without
+    effect. `own_options`: of the operator's model.py, without the prefix. `has_lmi_signs`: there is a file or variable
+    of LMI's.
     """
 
     model: ModelSettings
@@ -123,26 +118,21 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.model.name[0]
 
     def value(self, option: Option) -> Value:
-        """The value of one option of the table."""
         found: Value = getattr(getattr(self, _ATTRIBUTES[option.group]), option.name)
         return found
 
     def cite(self, name: str) -> str:
-        """An option with its value and source, to begin an error message."""
         value = self.value(_NAMED[name]) if name in _NAMED else self.engine_options[name]
         return cite(name, {name: value}, self.origins)
 
 
 _ATTRIBUTES: Mapping[type, str] = {group: name for name, group in get_type_hints(Config).items() if group in GROUPS}
-"""Where a configuration has each group of options."""
 
 
 def demo_model_dir() -> Path:
-    """The directory of the default model."""
     return BUNDLED[DEMO_NAME]
 
 
@@ -154,10 +144,10 @@ def resolve(
     call: Sequence[Given] = (),
     find: FindModel | None = None,
 ) -> Config:
-    """The configuration of these sources; `demo_dir`: the default model.
+    """The configuration of these sources; `demo_dir`: the default model. `entry`: one model among several, with its
+    directory.
 
-    `entry`: one model among several, with its directory. `call`: its options from a call at run time. `find`: finds a model
-    of the hub; None = in its cache. Raises: ConfigError with every problem.
+    `call`: options from a call at run time. `find`: finds a model of the hub, None = in its cache. Raises: ConfigError.
     """
     findings = _Findings(entry.notices if entry else (), find or only_cached(environ))
     findings.read_shared(command_line, environ)
@@ -204,17 +194,13 @@ def resolve(
 
 
 def _useless_revision(values: Mapping[str, Value], origins: Origins, model_dir: Path) -> list[str]:
-    """A notice on a revision for a model that is not the hub's."""
     if not values["revision"] or hub_names(model_dir):
         return []
     return [f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub"]
 
 
 def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:
-    """The options that all models share, with their origins. Wrong values count as not given: `resolve` reports them.
-
-    Raises: ConfigError if config.properties cannot be read.
-    """
+    """The options that all models share. Wrong values count as not given: `resolve` reports them. Raises: ConfigError."""
     findings = _Findings(find=left_alone)
     findings.read_shared(command_line, environ)
     return findings.choose()
@@ -237,10 +223,7 @@ def _read_file(directory: Path) -> list[Given]:
 
 
 def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, entry: ModelEntry | None) -> Path:
-    """The weights' directory: option.model_id, relative to its file, else the directory itself.
-
-    For a model among several without weights in its directory, the environment may name them.
-    """
+    """The weights' directory. For a model among several without weights in its directory, the environment may name them."""
     named = values["model_id"]
     if not isinstance(named, Path):
         return directory
@@ -273,7 +256,6 @@ def adapters_folder(model_dir: Path) -> Path:
 
 
 def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
-    """The directories of adapters and draft model outside the model's."""
     adapters, draft = values["lora"], values["draft_model"]
     assert isinstance(adapters, tuple)
     places = [Path(path) for _, _, path in (pair.partition("=") for pair in adapters)]
@@ -285,7 +267,6 @@ def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
 def _has_operator_file(
     values: dict[str, Value], origins: dict[str, Origin], directories: Sequence[Path], notices: list[str]
 ) -> bool:
-    """True if hooks are on, and there is an operator's file, which may have its own options."""
     notices += keep_code_out(values, origins, directories, OPERATOR_FILE)
     named = values["entry_point"]
     if not values["hooks"]:
@@ -303,7 +284,6 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
 
 
 def _why_not(model_dir: Path) -> str:
-    """The reason why nothing can be served from there, with advice."""
     if is_archive(model_dir):
         return "an archive is served with --load-models"
     if model_dir.is_file():
@@ -327,8 +307,6 @@ class _Candidate:
 
 
 class _Findings:
-    """Collects the sources' values by option, with problems and notices."""
-
     def __init__(self, notices: Sequence[str] = (), find: FindModel = left_alone) -> None:
         self.problems: list[str] = []
         self._find = find
@@ -354,7 +332,6 @@ class _Findings:
         self.read(SERVER_FILE, self._server_file.givens)
 
     def read(self, layer: int, givens: Sequence[Given]) -> None:
-        """Sort one layer's values to their options."""
         for given in givens:
             matches = self._index.find(given)
             if not matches:
@@ -392,7 +369,6 @@ class _Findings:
             raise ConfigError(self.problems)
 
     def read_file(self, directory: Path) -> None:
-        """Sort the values of the serving.properties in that directory. Raises: ConfigError if it cannot be read."""
         self._home = directory
         self._read_files(directory, _read_file(directory))
 
@@ -408,7 +384,6 @@ class _Findings:
         return any(given.name.startswith(("OPTION_", "SERVING_")) for given in (*ours, *foreign))
 
     def directory(self) -> Path | None:
-        """The model directory that the command line or the environment names."""
         candidates = sorted(self._candidates["model_id"], key=lambda candidate: candidate.order)
         try:
             value = self._parse(_NAMED["model_id"], candidates[0]) if candidates else None
@@ -417,7 +392,6 @@ class _Findings:
         return value if isinstance(value, Path) else None
 
     def choose(self) -> tuple[dict[str, Value], dict[str, Origin]]:
-        """Every option's value and origin."""
         values: dict[str, Value] = {}
         origins: dict[str, Origin] = {}
         for option in OPTIONS:
@@ -428,7 +402,6 @@ class _Findings:
         return values, origins
 
     def check_call(self, origins: Origins) -> None:
-        """Report options of a call that the command line has already set."""
         for name, candidates in self._candidates.items():
             if any(one.layer == COMMAND_LINE for one in candidates):
                 decided = f"{origins[name].name} ({origins[name].source})"
@@ -453,10 +426,7 @@ class _Findings:
         return value, Origin(chosen.given.source, chosen.given.name)
 
     def _parse(self, option: Option, chosen: _Candidate) -> Value:
-        """The value; relative paths in config.properties count from its home. Raises: ValueError for a wrong value.
-
-        MODEL_DIR may name a bundled model or one of the hub. Raises: ConfigError if that is not found.
-        """
+        """Raises: ValueError for a wrong value; ConfigError if a model is not found."""
         value = option.row.kind.parse(chosen.text)
         if isinstance(option.row.kind, ModelPath) and (found := self._on_hub(chosen)) is not None:
             return found
@@ -483,7 +453,6 @@ class _Findings:
             raise ConfigError([f"{_quote(chosen.given)}: {error}"]) from error
 
     def _check_agreement(self, same: Sequence[_Candidate]) -> None:
-        """Report contradicting names of one option in one source."""
         chosen = same[-1]
         for one in same[:-1]:
             if one.given.key != chosen.given.key and one.text != chosen.text:
@@ -508,7 +477,6 @@ class _Findings:
             self._unknown_flags.append((layer, given, hint))
 
     def pass_on(self) -> dict[str, str]:
-        """The unknown options that go to the operator's code, as in LMI; these are not errors."""
         for layer, given, hint in self._unknown_options:
             if layer == CALL:  # the operator's code trusts it as the operator's
                 continue
@@ -521,10 +489,7 @@ class _Findings:
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
     def pass_to_engine(self, engine: str, origins: dict[str, Origin]) -> dict[str, str]:
-        """The options for that engine, which checks them: its own, and unknown names.
-
-        Adds to `origins`. A call may not set them, as they may name files and code.
-        """
+        """The options that the engine checks: its own, and unknown names. A call may not set them; they may name code."""
         if engine not in OF_ENGINES:
             return {}
         taken = [(layer, one.key, given) for layer, one, given in self._foreign if one.key in OF_ENGINES[engine]]
@@ -542,7 +507,7 @@ class _Findings:
         return found
 
     def note_foreign(self, values: Mapping[str, Value]) -> None:
-        """Note options of other servers. `values`: the chosen values, for options that only repeat them."""
+        """Note options of other servers, unless they only repeat the chosen `values`."""
         for _, target, given in self._foreign:
             if target.is_harmless(given.text) or _is_own_address(target, given, values):
                 continue
@@ -560,12 +525,10 @@ class _Findings:
 
 
 def _is_on_cpu(values: Mapping[str, Value]) -> bool:
-    """True if the model certainly runs on this machine's processor."""
     return values["engine"] == "rolling" or (values["engine"] == "vllm" and not vllm_uses_gpu())
 
 
 def _is_own_address(target: ForeignOption, given: Given, values: Mapping[str, Value]) -> bool:
-    """True for a management address equal to the server's address."""
     if target.key != MANAGEMENT_ADDRESS:
         return False
     try:

@@ -1,10 +1,7 @@
 """The configuration of a model that is loaded while the server runs, only from the operator's model store.
 
-Does: find the call's model in the store, refuse every other path, resolve the call's options with all other sources.
-Does not: load anything. Called by `host` on worker threads, since it reads files; made by the command line at start-up.
-
 Calls are not trusted: links and `..` are resolved before a path is compared with the store. A call may set only options
-that are open to it (`open_to`), and none that the command line sets.
+that are open to it (`open_to`), and none that the command line sets. Called by `host` on worker threads.
 """
 
 from __future__ import annotations
@@ -37,15 +34,15 @@ _NO_STORE = (
 
 
 class NotStored(ConfigError):
-    """The model store has no model of that name or path."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStore:
     """The operator's model store, and the common sources of its models' configurations.
 
-    `variables`: the environment. `root` None = there is no store, and every call is refused. `process`: the configuration
-    with the options of the whole server. `is_named`: any call may name its models, a few levels deep.
+    `root` None = every call is refused. `process`: the configuration with the options of the whole server. `is_named`:
+    any call may name its models, a few levels deep.
     """
 
     root: Path | None
@@ -56,7 +53,6 @@ class ModelStore:
     is_named: bool = False
 
     def entries(self) -> list[ModelEntry]:
-        """The models in the store now; [] without a store."""
         if self.root is None:
             return []
         return models_in(self.root) if self.is_named else store_entries(self.root, "the model store")
@@ -81,7 +77,6 @@ class ModelStore:
         return ModelEntry(path, CALL, name or stem, version)
 
     def config(self, entry: ModelEntry, options: Mapping[str, str]) -> Config:
-        """The configuration of one entry; an archive is unpacked. Raises: ConfigError with every problem."""
         call = [Given(name, name, text, CALL) for name, text in options.items()]
         problems = [problem for given in call if (problem := _refusal(given))]
         if problems:
@@ -113,7 +108,6 @@ class ModelStore:
 
 
 def _path_text(url: str) -> str:
-    """The path of `url`. Raises: ConfigError for URLs of other places, naming them."""
     scheme, separator, _ = url.partition("://")
     if separator and scheme.lower() != "file":
         raise ConfigError(
@@ -136,7 +130,6 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _targets(given: Given) -> set[str]:
-    """The names of the options that a given value sets."""
     return {match.target.name for match in NameIndex().find(given) if isinstance(match.target, Option)}
 
 
@@ -148,7 +141,6 @@ def _refusal(given: Given) -> str:
 
 
 def _how_to_set(option: Option) -> str:
-    """The places where the operator sets an option."""
     names = " or ".join(name for name in (option.flag, option.variable) if name)
     is_one_for_all = option.group is ServerSettings and option.name not in PER_MODEL
     own = "" if is_one_for_all or not option.key else f", or with {option.key} in the model's own serving.properties"

@@ -14,7 +14,6 @@ _PREFIX = "default_"
 
 
 def _default(name: str, *flags: str, kind: Kind | None = None, effect: str = "", unset: str = "likewise") -> Any:
-    """The option for a parameter's default; `kind` and `effect` replace the parameter's own."""
     text = f"The same for {name}: {effect or PARAMETERS[name].effect}."
     return option(None, kind or parameter_kind(name), text, unset=unset, flags=flags, open_to="load")
 
@@ -58,5 +57,4 @@ def operator_sampling(settings: SamplingSettings) -> Mapping[str, Any]:
 
 
 def option_of(name: str) -> str:
-    """The option for the parameter of that name."""
     return _PREFIX + name

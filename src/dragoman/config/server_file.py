@@ -1,9 +1,4 @@
-"""The server's file config.properties: its place, and the base of its relative paths.
-
-Does: find and read it. Does not: know options or judge values. Called by `resolve`, at start-up.
-Source of the places: LMI's front end, which also looks into the working directory. Not so here: many
-programs have a file of this name, and the working directory should not decide what is served.
-"""
+"""Finds and reads config.properties. The working directory, where LMI also looks, should not decide what is served."""
 
 from __future__ import annotations
 
@@ -20,10 +15,7 @@ _PLACES = (f"conf/{SERVER_FILE_NAME}", SERVER_FILE_NAME)
 
 @dataclass(frozen=True, slots=True)
 class ServerFile:
-    """The content of one config.properties.
-
-    `path` None = there is none. Relative paths in it count from `home`: MODEL_SERVER_HOME, else the working directory.
-    """
+    """One config.properties; `path` None = there is none. Relative paths in it count from `home`."""
 
     path: Path | None
     home: Path
@@ -31,13 +23,13 @@ class ServerFile:
 
 
 class ServerFileError(Exception):
-    """The file cannot be used; one line with its path, the option that names it, and the reason."""
+    pass
 
 
 def read_server_file(named: Path | None, where: str, environ: Mapping[str, str]) -> ServerFile:
-    """The file that the operator `named`, else the one in MODEL_SERVER_HOME, if there is one.
+    """The file that the operator `named`, else the one in MODEL_SERVER_HOME, if there is one. Raises: ServerFileError.
 
-    `where` cites the option that named it, for messages. Raises: ServerFileError.
+    `where` cites the option that named it, for messages.
     """
     given_home = environ.get(HOME_VARIABLE, "").strip()
     home = Path(given_home)  # "" is the working directory

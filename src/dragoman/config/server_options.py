@@ -1,7 +1,4 @@
-"""The options of the whole server, rows of the table of options like all others.
-
-Does: declare them. Does not: read anything. Used by `options`, which joins all groups.
-"""
+"""The options of the whole server, a part of the table in `options`."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def _traces_url(text: str) -> str:
 
 
 def split_address(text: str) -> tuple[str, str]:
-    """Host and port of `http://HOST:PORT`. Raises: ValueError if it has another form."""
+    """Host and port of `http://HOST:PORT`. Raises: ValueError for another form."""
     scheme, separator, address = text.rpartition("://")
     host, colon, port = address.rstrip("/").rpartition(":")
     if not colon or not host or (separator and scheme != "http"):
@@ -54,7 +51,7 @@ def _address_port(text: str) -> str:
 
 
 KEY_OPTIONS = ("api_key", "api_key_file", "aws_key_pair", "aws_credentials")
-"""Where callers' keys come from; while none of them is set, nobody is asked for one."""
+"""The sources of callers' keys; if none is set, callers need no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,12 +520,10 @@ class ServerSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The addresses and names of `host`."""
         return tuple(self.host.split(","))
 
     @property
     def has_keys(self) -> bool:
-        """True if callers need a key."""
         return any(getattr(self, name) for name in KEY_OPTIONS)
 
 
@@ -540,4 +535,3 @@ def _is_loopback(host: str) -> bool:
 
 
 PER_MODEL = frozenset(one.name for one in fields(ServerSettings) if one.metadata["row"].open_to == "load")
-"""Of the server's settings those that each model has."""

@@ -1,12 +1,9 @@
-"""The configurations of all models of a process.
+"""The configurations of all models of a process. Called by the command line, at start-up.
 
-Does: choose between one model directory, `load_models` and a model store; unpack archives; check names and common options.
-Does not: read sources or resolve options, `resolve` does. Called by the command line, at start-up.
-
-Which models, first match: 1. MODEL_DIR on the command line, or all models of OVMS's config.json in it; 2. load_models; 3.
-model_store; 4. the default store if it is not empty (SageMaker and LMI's containers mount models there); 5. HF_MODEL_ID or
-OPTION_MODEL_ID; 6. the demo model. A named model_store also serves later loads. So does a models_dir, whose models any call
-may name; without another choice, each is loaded when a call names it.
+Which models, first match: 1. MODEL_DIR on the command line, or all models of OVMS's config.json in it; 2. load_models;
+3. model_store; 4. the default store if it is not empty (SageMaker and LMI's containers mount models there); 5.
+HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model. A named model_store also serves later loads. So does a models_dir,
+whose models any call may name; without another choice, each is loaded when a call names it.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.nam
 class Resolved:
     """The models of a process. `models`: their configurations, the default first; () = none until a call needs one.
 
-    `process`: the configuration with the process-wide options, the default model's if there is one. `store`: of models for
-    loads at run time, None = none. `is_named`: any call may name its models.
+    `process`: with the process-wide options, the default model's if there is one. `store`: of models for loads at run
+    time. `is_named`: any call may name its models.
     """
 
     process: Config
@@ -55,10 +52,7 @@ def resolve_all(
     default_store: Path = DEFAULT_STORE,
     find: FindModel | None = None,
 ) -> Resolved:
-    """The configuration of every model to serve. `find`: finds a model of the hub; None = in its cache.
-
-    Raises: ConfigError with the problems of all of them.
-    """
+    """The configuration of every model. `find`: finds a model of the hub; None = in its cache. Raises: ConfigError."""
     values, origins = given_options(command_line, environ)
     store, is_named = _store(values, origins)
     is_chosen = any(origins[name].is_given for name in ("model_id", "load_models"))
@@ -123,10 +117,7 @@ def _resolve_models(
 def _entries(
     values: Mapping[str, Value], origins: Origins, default_store: Path
 ) -> tuple[Sequence[ModelEntry], Sequence[str]]:
-    """The models to serve, () for a single one that `resolve` finds; and notes on options without effect.
-
-    Raises: ConfigError for a store without models, or contradicting choices.
-    """
+    """The models to serve, () for a single one that `resolve` finds; and notes on options without effect."""
     listed, store = values["load_models"], values["model_store"]
     if origins["model_id"].source == COMMAND_LINE:
         unused = _unused_by_directory(values, origins)
@@ -151,12 +142,10 @@ def _entries(
 
 
 def archive_cache(cache_dir: Path | None, environ: Mapping[str, str]) -> Path:
-    """The directory for unpacked archives; `cache_dir` None = the default."""
     return (cache_dir or cache_home(environ) / "dragoman") / "archives"
 
 
 def unpacked(entry: ModelEntry, cache: Path) -> ModelEntry:
-    """The entry with its archive unpacked as its directory. Raises: ConfigError."""
     if not is_archive(entry.directory):
         return entry
     try:
@@ -176,7 +165,6 @@ def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
 
 
 def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Sequence[str]:
-    """Notes on options that MODEL_DIR overrides. Raises: ConfigError if the command line has both."""
     name = "load_models"
     if origins[name].source == COMMAND_LINE:
         raise ConfigError([f"{cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
@@ -186,7 +174,6 @@ def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Seque
 
 
 def conflicts(configs: Sequence[Config]) -> list[str]:
-    """The reasons why these models cannot be served together."""
     problems: list[str] = []
     taken: dict[str, Config] = {}
     for config in configs:
@@ -208,7 +195,6 @@ def _hint(config: Config) -> str:
 
 
 def process_wide_conflicts(first: Config, other: Config) -> list[str]:
-    """Problems with process-wide options: a file's value may not differ from the default model's."""
     return [
         f"{other.cite(name)}: is one value for all models, and {first.directory} has "
         f"{show(getattr(first.server, name))}; give it on the command line or in the environment"
@@ -219,7 +205,6 @@ def process_wide_conflicts(first: Config, other: Config) -> list[str]:
 
 
 def with_notes(config: Config) -> Config:
-    """The configuration, with notes on options without effect on this model."""
     notes = [
         f"{config.cite(name)}: no effect in a model's own file; it is for the whole server"
         for name in ("load_models", "model_store", "models_dir", "config_file")

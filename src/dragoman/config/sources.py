@@ -1,8 +1,6 @@
-"""The sources of option values: the environment and serving.properties, as one flat list of named texts.
+"""The sources of option values: the environment (read only here) and properties files, as flat lists of named texts.
 
-Does: read environment variables, only here in dragoman, and the properties format.
-Does not: know which options exist, or judge values. Called by the command line and `LLM` at start-up.
-Source of the naming rules: the LMI configuration reference (OPTION_*, SERVING_*, serving.properties).
+Source of the naming rules: the LMI configuration reference.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ _SEPARATOR = re.compile(r"\s*[=:]?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One value as written.
+    """`name`: as written ("--port", "OPTION_DTYPE"). `key`: the serving.properties key if the name follows a rule, else
+    `name`.
 
-    `name`: as written ("--port", "OPTION_DTYPE"); `key`: the serving.properties key if the name follows a rule, else `name`.
     `source`: the file and line, "environment", or "command line".
     """
 
@@ -36,12 +34,10 @@ class Given:
 
 
 def environment() -> Mapping[str, str]:
-    """A copy of the process's environment."""
     return dict(os.environ)
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Given]:
-    """Every non-empty variable, in alphabetical order; `resolve` picks the known ones."""
     return [
         Given(name, _key_of_variable(name), text, "environment")
         for name, text in sorted(environ.items())
@@ -66,19 +62,12 @@ def cache_home(environ: Mapping[str, str]) -> Path:
 
 
 def read_properties(directory: Path) -> list[Given]:
-    """The values in `directory`/serving.properties, [] if there is no such file; empty values are left out.
-
-    Raises: OSError if the file cannot be read, UnicodeDecodeError if it is not UTF-8.
-    """
     path = directory / PROPERTIES_NAME
     return read_properties_file(path) if path.is_file() else []
 
 
 def read_properties_file(path: Path) -> list[Given]:
-    """The values in the properties file `path`; empty values are left out.
-
-    Raises: OSError if the file cannot be read, UnicodeDecodeError if it is not UTF-8.
-    """
+    """The values, without empty ones. Raises: OSError, UnicodeDecodeError if the file is not UTF-8."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [
         Given(key, key, text, f"{path} line {number}")
@@ -106,7 +95,6 @@ def _logical_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _is_continued(line: str) -> bool:
-    """True if the line ends in an odd number of backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
