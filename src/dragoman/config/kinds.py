@@ -205,13 +205,9 @@ class WordOrCode:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    name: str = "TEXT"
+    placeholder: str = "TEXT"
 
     allowed = "a text that is not empty"
-
-    @property
-    def placeholder(self) -> str:
-        return self.name
 
     def parse(self, text: str) -> str:
         if not text.strip():
@@ -441,16 +437,12 @@ def _medium_limit(limit: Any) -> int | None:
 class FilePath:
     """A path or `file://` URL; its existence is checked when it is opened."""
 
-    name: str = "PATH"
+    placeholder: str = "PATH"
     what: str = "path"
 
     @property
     def allowed(self) -> str:
         return f"a {self.what} on this machine"
-
-    @property
-    def placeholder(self) -> str:
-        return self.name
 
     def parse(self, text: str) -> Path:
         path = text.strip().removeprefix("file://")
@@ -463,7 +455,7 @@ class FilePath:
 class ModelPath(FilePath):
     """A directory, or the name or page of a model on a hub; `resolve` decides."""
 
-    name: str = "MODEL"
+    placeholder: str = "MODEL"
 
     allowed = f"a directory on this machine, or a model of the hub as {FORM}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -57,20 +56,15 @@ class Match:
 class NameIndex:
     """All names of all options. A lookup returns a list, as `inference_address` names two options."""
 
-    def __init__(
-        self,
-        options: Iterable[Option] = OPTIONS,
-        foreign: Iterable[ForeignOption] = FOREIGN_OPTIONS,
-        foreign_variables: Mapping[str, str] = FOREIGN_VARIABLES,
-    ) -> None:
+    def __init__(self) -> None:
         self._by_key: dict[str, list[Match]] = {}
         self._by_variable: dict[str, list[Match]] = {}
         self._spelling: dict[str, str] = {}
-        for option in options:
+        for option in OPTIONS:
             self._add_option(option)
-        for other in foreign:
+        for other in FOREIGN_OPTIONS:
             self._add_key(other.key, Match(other))
-        for variable, key in foreign_variables.items():
+        for variable, key in FOREIGN_VARIABLES.items():
             self._by_variable.setdefault(variable, []).extend(self._by_key[key.lower()])
 
     def _add_option(self, option: Option) -> None:

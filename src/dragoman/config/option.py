@@ -44,6 +44,7 @@ class Row:
     flags: tuple[str, ...] = ()  # further flags: those of LMI's command line
     is_secret: bool = False  # has no flag or key, which other users could see; the value is never shown
     open_to: OpenTo = "operator"
+    is_servers: bool = False  # the key is the name, as of LMI's options of the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class Option:
 
     @property
     def key(self) -> str:
-        return "" if self.row.is_secret else self.row.key or f"option.{self.name}"
+        if self.row.is_secret:
+            return ""
+        return self.row.key or (self.name if self.row.is_servers else f"option.{self.name}")
 
     @property
     def variable(self) -> str:

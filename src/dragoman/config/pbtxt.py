@@ -44,10 +44,6 @@ class Message:
     def messages(self, name: str) -> Iterator[Message]:
         return (one.value for one in self.fields if one.name == name and isinstance(one.value, Message))
 
-    def text(self, name: str) -> str:
-        found = [one.value for one in self.fields if one.name == name and isinstance(one.value, str)]
-        return found[-1] if found else ""
-
 
 def parse_pbtxt(text: str) -> Message:
     """The message in the text. Names of extensions and Any stay in brackets, without blanks. Raises: PbtxtError."""
