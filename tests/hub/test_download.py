@@ -15,8 +15,7 @@ from huggingface_hub import constants
 from dragoman.hub import download
 from dragoman.hub.download import bring
 from dragoman.hub.environment import hub_environment
-from dragoman.hub.errors import HubError
-from dragoman.hub.names import HubModel, hub_model
+from dragoman.hub.names import HubError, HubModel, hub_model
 from tests.support.fake_hub import FakeHub
 from tests.support.tables import table
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dragoman.hub.errors import HubError
 from dragoman.hub.files import HubFile, choose_files, gguf_type
-from dragoman.hub.names import HubModel, hub_model
+from dragoman.hub.names import HubError, HubModel, hub_model
 from tests.support.tables import table
 
 TEXT = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

@@ -187,8 +187,7 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
         sys.stderr.write(f"dragoman: {problem}\n")
         return USAGE_ERROR
     from dragoman.cli.progress import ProgressDisplay
-    from dragoman.host.cache_note import cache_note
-    from dragoman.host.loading import ModelLoad, has_model, missing_tokenizer
+    from dragoman.host.loading import ModelLoad, cache_note, has_model, missing_tokenizer
     from dragoman.host.machine import available_memory_bytes
 
     configs = resolved.models

@@ -20,8 +20,8 @@ from dragoman.config.resolve import ConfigError, given_options
 from dragoman.config.sources import cache_home
 from dragoman.hub.download import size_text
 from dragoman.hub.environment import hub_environment
-from dragoman.hub.errors import HubError
 from dragoman.hub.inventory import LocalModel, bundled_models, hub_models, kept_models, remove_hub_model
+from dragoman.hub.names import HubError
 from dragoman.tools.text_table import aligned
 
 FAILURES = (HubError, OSError)

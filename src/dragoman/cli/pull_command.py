@@ -13,8 +13,7 @@ from dragoman.cli.run_command import Console
 from dragoman.config.kinds import Text
 from dragoman.hub.download import bring
 from dragoman.hub.environment import hub_environment
-from dragoman.hub.errors import HubError
-from dragoman.hub.names import HubModel, hub_model
+from dragoman.hub.names import HubError, HubModel, hub_model
 
 FAILURES = (HubError,)
 _FORM = "a name on the hub, as in ORG/NAME or ORG/NAME@REVISION"

@@ -8,8 +8,7 @@ from typing import TypeAlias, TypeVar
 
 from dragoman.hub.download import Note, Progress, bring, find_cached
 from dragoman.hub.environment import hub_environment
-from dragoman.hub.errors import HubError
-from dragoman.hub.names import HubModel
+from dragoman.hub.names import HubError, HubModel
 
 FindModel: TypeAlias = Callable[[HubModel], Path]
 """The directory (or file) of a model of the hub on this machine. Raises: HubError."""

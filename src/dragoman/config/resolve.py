@@ -63,8 +63,7 @@ from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
 from dragoman.engine.vllm.accelerators import vllm_uses_gpu
 from dragoman.files.model_texts import holds_model, is_gguf, see_with
-from dragoman.hub.errors import HubError
-from dragoman.hub.names import hub_model
+from dragoman.hub.names import HubError, hub_model
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 

@@ -1,7 +1,4 @@
-"""The host's protocol for building a model, so that tests can load cheap ones.
-
-Does: define it. Does not: build; `compose` does, for the command line. Called by `ModelHost`.
-"""
+"""The host's protocols for building a model, so that tests can load cheap ones; `compose` implements them."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ class BuiltModel(Protocol):
     def memory(self) -> ModelMemory | None: ...
 
     async def renew(self, progress: Progress) -> None:
-        """Replace the model's dead engine; names, calls and options stay.
-
-        Raises: the error of the attempt; this may then be called again.
-        """
+        """Replace the model's dead engine. Raises: the error of the attempt; this may then be called again."""
         ...
 
     def give_up(self, reason: str) -> None:
@@ -44,19 +38,13 @@ Built_co = TypeVar("Built_co", bound=BuiltModel, covariant=True)
 
 
 class ModelBuilder(Protocol[Built_co]):
-    """Builds models."""
-
     def needs(self, config: Config) -> MemoryNeeds:
-        """The memory that the model will take, estimated from its files. Called on a worker thread.
-
-        Raises: ConfigError or ModelError if the directory does not fit; OSError.
-        """
+        """The model's memory, estimated from its files; on a worker thread. Raises: ConfigError, ModelError, OSError."""
         ...
 
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> Built_co:
         """The model with a started engine. `memory_bytes`: its memory besides the weights; None = what is free then.
 
-        Raises: ConfigError or ModelError if the directory or an option does not fit; other errors are defects. A failed
-        or cancelled build leaves nothing behind.
+        Raises: ConfigError or ModelError; other errors are defects. A failed or cancelled build leaves nothing behind.
         """
         ...

@@ -1,8 +1,4 @@
-"""Describes a model by its files, for the lists of models in client APIs.
-
-Does: read config.json, the headers of the weights, the files' sizes and dates. Does not: read weights, or refuse a model:
-values that cannot be read are left out. Called by the composition root, once per model, on its thread.
-"""
+"""Describes a model by its files, for the lists of models in client APIs. Leaves out values that cannot be read."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ _LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 
 
 def model_card(model: Path) -> ModelCard:
-    """The card of the model at that path, a directory or a GGUF file."""
     config = _config(model)
     files, num_parameters = _weights(model)
     stats = [(path, path.stat()) for path in files if path.is_file()]

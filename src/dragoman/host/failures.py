@@ -1,8 +1,4 @@
-"""Translates failures of loading into errors for callers.
-
-Does: translate exceptions of loaders into `dragoman.errors`, log unexpected ones. Does not: decide what follows. Used by
-`ModelHost`, on the event loop.
-"""
+"""Translates failures of loading into errors of `dragoman.errors`, and logs unexpected ones."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ T = TypeVar("T")
 
 
 async def told(work: Coroutine[Any, Any, T], name: str) -> T:
-    """The result of `work`. Raises: errors of `dragoman.errors` for its failures."""
     try:
         return await work
     except (InvalidRequest, NotFound, Conflict, NoMemory, Unavailable):

@@ -1,11 +1,8 @@
 """Owns the models of a process: loads, unloads and replaces them while others answer.
 
-Does: implement `server.hosting.ModelHosting`, which documents each operation; start and end. Reserves memory before it
-touches anything. Does not: build a model (a `ModelBuilder` does), look into the store (`config.run_time` does), or answer
-calls. Runs on the event loop; long work goes to worker threads.
-
-Each changing operation is a task that claims its names: meanwhile another operation on a name is refused. So a caller who
-leaves does not end an operation halfway. Nothing is awaited between the check of a name and its claim.
+Implements `server.hosting.ModelHosting`, which documents each operation. Runs on the event loop. Each changing
+operation is a task that claims its names, so that a caller who leaves does not end it halfway. Meanwhile another
+operation on a name is refused: nothing is awaited between the check of a name and its claim.
 """
 
 from __future__ import annotations
@@ -60,7 +57,10 @@ class _Operation:
 
 
 class ModelHost(Generic[Built]):
-    """Loads, replaces and unloads models. `drain_s`: time for the calls of a leaving model."""
+    """Loads, replaces and unloads models. `drain_s`: time for the calls of a leaving model.
+
+    `progress` returns the receiver of loading reports for a model's name. `idle_s`: a model's time after its last call.
+    """
 
     def __init__(
         self,
@@ -73,10 +73,6 @@ class ModelHost(Generic[Built]):
         policy: FailurePolicy | None = None,
         idle_s: float = math.inf,
     ) -> None:
-        """`progress` returns the receiver of loading reports for a model's name; None = only the log.
-
-        `idle_s`: how long a model stays after its last call, unless the call says otherwise.
-        """
         self._registry = registry
         self._builder = builder
         self._store = store
@@ -103,11 +99,7 @@ class ModelHost(Generic[Built]):
     # --- the process --------------------------------------------------------------------------------------------------
 
     async def start(self, configs: Sequence[Config]) -> list[Built]:
-        """Load the operator's models, one after the other, and serve each as soon as it is ready.
-
-        Several models share the memory that all weights leave; each gets at least enough for one request. Raises:
-        ModelError for the first model that does not fit; the builder's error for the first that cannot be loaded.
-        """
+        """Load the operator's models, which share the memory, one by one, and serve each as soon as it is ready."""
         all_built: list[Built] = []
         await self._look()
         for config, share_bytes in zip(configs, split_memory(configs), strict=True):
@@ -137,12 +129,10 @@ class ModelHost(Generic[Built]):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def load(self, source: ModelSource) -> ModelStatus:
-        """See `ModelHosting.load`."""
         wanted = await self._resolve(source)
         return await asyncio.shield(self._begin_load(wanted))
 
     async def unload(self, name: str) -> None:
-        """See `ModelHosting.unload`."""
         self._check_open()
         if self._forget_dropped(name):
             return
@@ -156,25 +146,21 @@ class ModelHost(Generic[Built]):
         await asyncio.shield(self._begin_unload(hosted))
 
     async def replace(self, source: ModelSource) -> ModelStatus:
-        """See `ModelHosting.replace`."""
         wanted = await self._resolve(source)
         return await asyncio.shield(self._begin_replace(wanted))
 
     def pin(self, name: str) -> None:
-        """See `ModelHosting.pin`."""
         hosted = self._find(name)
         if hosted.state is not ModelState.READY:
             raise NotFound(f"Model {hosted.name} is {hosted.state}, so it cannot be pinned", param="model")
         hosted.is_pinned = True
 
     def unpin(self, name: str) -> None:
-        """See `ModelHosting.unpin`."""
         hosted = self._find(name)
         hosted.is_pinned = False
         self._idle.look_at(hosted)
 
     async def look(self) -> None:
-        """See `ModelHosting.look`. Concurrent callers share one look."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(), name="look into the models directory")
             self._looking.add_done_callback(self._end_look)
@@ -188,14 +174,12 @@ class ModelHost(Generic[Built]):
         self._looking = None
 
     def keep(self, model: ServedModel, seconds: float | None) -> None:
-        """See `ModelHosting.keep`."""
         hosted = self._hosted.get(model.name)
         if hosted is not None and hosted.built is not None and hosted.built.served is model:
             self._idle.keep(hosted, seconds)
 
     @asynccontextmanager
     async def get_or_load(self, name: str) -> AsyncIterator[ServedModel]:
-        """See `ModelHosting.get_or_load`."""
         self._num_callers[name] = self._num_callers.get(name, 0) + 1
         try:
             while (model := self._registry.get(name)) is None:
@@ -212,23 +196,19 @@ class ModelHost(Generic[Built]):
             visit.__exit__(None, None, None)
 
     def status(self, name: str) -> ModelStatus:
-        """See `ModelHosting.status`."""
         return self._find(name).status()
 
     def statuses(self) -> tuple[ModelStatus, ...]:
-        """See `ModelHosting.statuses`."""
         order = {model.name: number for number, model in enumerate(self._registry.models)}
         hosted = sorted(self._hosted.values(), key=lambda one: order.get(one.name, len(order)))
         return tuple(one.status() for one in hosted)
 
     def stored(self) -> tuple[ModelSource, ...]:
-        """See `ModelHosting.stored`."""
         if self._store.is_named:  # calls load them
             return ()
         return tuple(ModelSource(str(one.directory.absolute()), one.name) for one in self._store.entries())
 
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
-        """See `ModelHosting.sync`."""
         self._check_open()
         if self._is_syncing:
             raise Conflict("The models are already being reloaded")
@@ -243,7 +223,6 @@ class ModelHost(Generic[Built]):
     # --- what is wanted -----------------------------------------------------------------------------------------------
 
     async def _resolve(self, source: ModelSource) -> Wanted:
-        """The model that a call names. Raises: InvalidRequest, NotFound, Unavailable."""
         self._check_open()
         wanted = await told(asyncio.to_thread(self._describe_source, source), source.name or source.url)
         self._check_open()
@@ -254,7 +233,6 @@ class ModelHost(Generic[Built]):
         return self._describe(self._store.config(entry, source.options), str(entry.directory))
 
     def _describe_stored(self, name: str) -> Wanted:
-        """The model of that name: a dropped one, else the store's."""
         for dropped in list(self._dropped.values()):
             if name in dropped.names:
                 return self._describe(dropped.config, dropped.url)
@@ -323,7 +301,6 @@ class ModelHost(Generic[Built]):
         return self._hosted.values()
 
     def _begin_recovery(self, hosted: Hosted, work: Coroutine[Any, Any, None]) -> None:
-        """See `recovery.Begin`."""
         if any(name in self._operations for name in hosted.names) or self._must_hurry.is_set():
             work.close()
         else:
@@ -386,18 +363,15 @@ class ModelHost(Generic[Built]):
         return built
 
     def _noted_progress(self, hosted: Hosted) -> Progress:
-        """The receiver of a model's loading reports, which keeps them for the status and passes them on."""
         return noted_progress(self._registry, hosted.name, hosted.wanted.bytes_total, self._progress(hosted.name))
 
     def _give_up(self, hosted: Hosted, error: BaseException) -> None:
-        """Free the place of a model whose load failed, and keep the reason."""
         self._ledger.release(hosted.holding)
         hosted.fail(error)
         if isinstance(error, asyncio.CancelledError) or self._hosted.get(hosted.name) is not hosted:
             self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
 
     def _forget_failures(self, name: str) -> None:
-        """Forget failures under this name, and the oldest if there are too many."""
         failed = [one for one in self._hosted.values() if one.state is ModelState.FAILED]
         for one in [*failed[: max(0, len(failed) - MAX_FAILED + 1)], *(one for one in failed if one.name == name)]:
             self._hosted.pop(one.name, None)
@@ -405,10 +379,7 @@ class ModelHost(Generic[Built]):
     # --- loading on demand --------------------------------------------------------------------------------------------
 
     async def _bring(self, name: str) -> None:
-        """Wait until `name` may be served: after its load, or after another operation on it.
-
-        Raises: as `get_or_load`.
-        """
+        """Wait until `name` may be served: after its load, or after another operation on it. Raises: as `get_or_load`."""
         self._check_open()
         operation = self._operations.get(name)
         if operation is None:
@@ -440,29 +411,24 @@ class ModelHost(Generic[Built]):
         await self._bring_up(hosted, memory_bytes)
 
     def _is_wanted(self, hosted: Hosted) -> bool:
-        """True if a call waits for the model, or an operation has claimed its name."""
         return any(name in self._num_callers or name in self._operations for name in hosted.names)
 
     def _under_way(self) -> list[asyncio.Task[Any]]:
-        """The running loads and unloads, which hold memory or are about to free it."""
         changing = [one for one in self._hosted.values() if one.state in (ModelState.LOADING, ModelState.UNLOADING)]
         return [self._operations[one.name].task for one in changing if one.name in self._operations]
 
     def _let_go(self, hosted: Hosted) -> None:
-        """Unload a model that has been idle for its time."""
         if not self._must_hurry.is_set():
             logger.info("model %s gives its memory back until a call names it", hosted.name)
             self._begin_drop(hosted)
 
     def _begin_drop(self, hosted: Hosted) -> asyncio.Task[None]:
-        """Unload a model that the next call for it loads again."""
         assert hosted.built is not None  # it is READY
         self._shelf.note_card(hosted.name, hosted.built.served.profile.card)
         self._set_dropped({**self._dropped, hosted.name: hosted.wanted})
         return self._begin_unload(hosted, is_dropped=True)
 
     def _forget_dropped(self, name: str) -> bool:
-        """Forget a dropped model, so that no call loads it again; True if there was one."""
         found = [] if name in self._operations else [one for one in self._dropped.values() if name in one.names]
         self._set_dropped({name: one for name, one in self._dropped.items() if one not in found})
         return bool(found)
@@ -486,7 +452,6 @@ class ModelHost(Generic[Built]):
         return self._begin(names, "replaced", told(self._change_over(old, new, memory_bytes), wanted.name))
 
     async def _change_over(self, old: Hosted, new: Hosted, memory_bytes: int) -> ModelStatus:
-        """Build the new model, give it the names, and let the old one finish."""
         assert old.built is not None  # it is READY, and has no other operation
         try:
             built = await self._build(new, memory_bytes)
@@ -521,7 +486,6 @@ class ModelHost(Generic[Built]):
         self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
 
     async def _finish(self, hosted: Hosted) -> None:
-        """Let a hidden model finish its calls, then end it."""
         assert hosted.built is not None
         idle = asyncio.create_task(hosted.built.served.admission.wait_idle())
         hurry = asyncio.create_task(self._must_hurry.wait())
@@ -533,7 +497,6 @@ class ModelHost(Generic[Built]):
         await self._end(hosted)
 
     async def _end(self, hosted: Hosted) -> None:
-        """Stop the engine, which fails running requests, drop every reference, free the memory."""
         built, hosted.built = hosted.built, None
         assert built is not None
         try:
@@ -548,7 +511,6 @@ class ModelHost(Generic[Built]):
     # --- reconciliation -----------------------------------------------------------------------------------------------
 
     async def _plan(self, sources: Sequence[ModelSource]) -> Plan:
-        """Raises: InvalidRequest if two sources have one name."""
         wanted: list[Wanted] = []
         failures: dict[str, str] = {}
         for source in sources:
@@ -597,7 +559,6 @@ _UNLOADED = "unloaded"
 
 
 async def _stop(built: BuiltModel) -> None:
-    """Shut the engine down and let its failed calls be answered; errors are logged."""
     try:
         await built.served.engine.shutdown(0.0)
     except Exception:  # an engine whose end fails must not keep its place

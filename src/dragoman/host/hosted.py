@@ -1,8 +1,4 @@
-"""One model of the host, from the reservation of its memory to its release.
-
-Does: hold the facts about it, and give its status. Does not: act. Used by `ModelHost`, on the event loop; `look_up`
-runs on worker threads.
-"""
+"""One model of the host, from the reservation of its memory to its release: its facts and status."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _WEIGHTS = (".safetensors", ".gguf", ".bin")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model to load: its configuration, place, memory needs, and identity."""
+    """A model to load. `bytes_total`: of its weight files."""
 
     config: Config
     url: str
@@ -34,12 +30,10 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.config.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names by which calls may name it."""
         version = self.config.version
         return (*self.config.model.name, *((f"{self.name}/{version}",) if version else ()))
 
@@ -68,20 +62,16 @@ class Hosted:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.wanted.name
 
     def become_ready(self, built: BuiltModel) -> None:
-        """Mark the model as ready."""
         self.built, self.state, self.loaded_s = built, ModelState.READY, int(time.time())
 
     def fail(self, error: BaseException) -> None:
-        """Mark the model as failed."""
         self.state = ModelState.FAILED
         self.reason = " ".join((str(error) or type(error).__name__).split())
 
     def status(self) -> ModelStatus:
-        """The status to show."""
         in_flight = 0 if self.built is None else self.built.served.admission.num_in_flight
         return ModelStatus(
             name=self.name,
@@ -117,7 +107,6 @@ def identity(config: Config) -> Identity:
 
 
 def weights_bytes(config: Config) -> int:
-    """The bytes of the files with a model's weights. Reads its directory."""
     return sum(size for name, size, _ in _files(config.model_dir) if name.endswith(_WEIGHTS))
 
 

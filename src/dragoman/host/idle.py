@@ -1,8 +1,4 @@
-"""Watches idle models, so that their memory is freed in time.
-
-Does: know how long each stays after its last call, report when that time is over. Does not: unload; the host does. Made by
-`ModelHost`, on the event loop. Each model that does not stay for ever costs a task.
-"""
+"""Watches idle models, so that the host frees their memory in time. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -41,14 +37,12 @@ class IdleWatch:
             self._watches[hosted] = asyncio.create_task(self._watch(hosted), name=f"watch {hosted.name} while idle")
 
     def forget(self, hosted: Hosted) -> None:
-        """Stop watching a model."""
         self._changes.pop(hosted, None)
         task = self._watches.pop(hosted, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def close(self) -> None:
-        """Stop watching."""
         for hosted in list(self._watches):
             self.forget(hosted)
 

@@ -1,17 +1,13 @@
-"""The ledger of memory: the bytes that each model holds, and the free ones.
+"""The ledger of memory: the bytes that each model holds, and the free ones. Used by `ModelHost` alone.
 
-Does: reserve before a model is loaded; correct once its real size is known; release when it is gone; hand the bytes of
-leaving models to their successor. Does not: allocate, or know models. Used by `ModelHost` alone, on the event loop.
-
-Bytes count as weights, caches or drafts. Their sum exceeds the limit in two cases only: an operator's start asked for larger
-caches (`is_forced`), or a model took more than its estimate.
+The sum exceeds the limit in two cases only: an operator's start asked for larger caches (`is_forced`), or a model took
+more than its estimate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dragoman.errors import NoMemory
 from dragoman.host.machine import MIB, in_mib
@@ -25,11 +21,9 @@ class Holding:
     name: str
     memory: ModelMemory
     handed_over: int = 0
-    number: int = field(default=0, compare=False)
 
     @property
     def num_bytes(self) -> int:
-        """The bytes that it holds and has not promised."""
         return self.memory.total - self.handed_over
 
 
@@ -39,24 +33,16 @@ class MemoryLedger:
     def __init__(self, limit_bytes: int, measure: Callable[[], int]) -> None:
         self.limit_bytes = limit_bytes
         self._measure = measure
-        self._holdings: dict[int, Holding] = {}
-        self._numbers = count()
+        self.holdings: list[Holding] = []  # oldest first
 
     @property
     def held_bytes(self) -> int:
-        """The sum of all holdings."""
-        return sum(holding.num_bytes for holding in self._holdings.values())
-
-    @property
-    def holdings(self) -> Sequence[Holding]:
-        """The holdings, oldest first."""
-        return tuple(self._holdings.values())
+        return sum(holding.num_bytes for holding in self.holdings)
 
     def available_bytes(self, leaving: Sequence[Holding] = ()) -> int:
         """The bytes for one more model, once the `leaving` ones have gone.
 
-        The smaller of two numbers: an allocated but unused cache still looks free to the machine, and the ledger does not
-        know other programs.
+        An allocated but unused cache still looks free to the machine, and the ledger does not know other programs.
         """
         freed = sum(holding.num_bytes for holding in leaving)
         return max(0, min(self.limit_bytes - self.held_bytes, self._measure()) + freed)
@@ -64,10 +50,7 @@ class MemoryLedger:
     def reserve(
         self, name: str, memory: ModelMemory, leaving: Sequence[Holding] = (), *, is_forced: bool = False
     ) -> Holding:
-        """Reserve room for a model, partly in the place of `leaving` ones.
-
-        Raises: NoMemory, without any change.
-        """
+        """Reserve room for a model, partly in the place of `leaving` ones. Raises: NoMemory, without any change."""
         if not is_forced:
             self.check(name, memory.total, leaving)
         shortfall = memory.total - max(0, self.limit_bytes - self.held_bytes)
@@ -75,8 +58,8 @@ class MemoryLedger:
             part = max(0, min(shortfall, holding.num_bytes))
             holding.handed_over += part
             shortfall -= part
-        holding = Holding(name, memory, number=next(self._numbers))
-        self._holdings[holding.number] = holding
+        holding = Holding(name, memory)
+        self.holdings.append(holding)
         return holding
 
     def check(self, name: str, needed_bytes: int, leaving: Sequence[Holding] = ()) -> None:
@@ -89,23 +72,16 @@ class MemoryLedger:
             )
 
     def correct(self, holding: Holding, memory: ModelMemory) -> None:
-        """Replace a model's estimate by its real size."""
-        if holding.number in self._holdings:
+        if holding in self.holdings:
             holding.memory = memory
 
     def release(self, holding: Holding) -> None:
-        """Release a model's bytes; a second call changes nothing."""
-        self._holdings.pop(holding.number, None)
+        if holding in self.holdings:
+            self.holdings.remove(holding)
 
     def _shares(self) -> str:
-        """The models and their bytes, for a message."""
         totals: dict[str, int] = {}
-        for holding in self._holdings.values():
+        for holding in self.holdings:
             totals[holding.name] = totals.get(holding.name, 0) + holding.num_bytes
-        return (
-            ", ".join(f"{name} holds {in_mib(size)}" for name, size in _largest_first(totals)) or "no model is loaded"
-        )
-
-
-def _largest_first(totals: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+        largest_first = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+        return ", ".join(f"{name} holds {in_mib(size)}" for name, size in largest_first) or "no model is loaded"

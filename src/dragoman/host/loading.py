@@ -1,12 +1,11 @@
 """Loads one configured model on a separate thread, beside the other steps of a start.
 
-Does: translate a configuration for the factory of its engine, let it load, hand over the result or the failure, give up
-unwanted loads. Does not: know how a model is loaded (the engine does) or used (`compose` does). The command line starts it
-before it imports the server: compiling keeps one core busy, importing another. So this module imports little.
+Imports little: the load begins before the server's imports, as compiling keeps one core busy, importing another.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,12 +27,18 @@ from dragoman.engine.factory import (
     find_factory,
 )
 from dragoman.files.model_texts import holds_model, is_gguf, see_with
+from dragoman.files.ownership import own_directory
 from dragoman.host.machine import MIB, all_memory_bytes, available_memory_bytes, in_mib
 from dragoman.models.config import ModelError
 
 
 class ModelLoad:
-    """The loading of a configuration's model; the constructor starts it. Methods may be called on any thread."""
+    """The loading of a configuration's model; the constructor starts it. Methods may be called on any thread.
+
+    `progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some.
+    `has_room`: the host has reserved memory; else the load checks before it reads. `num_nodes`: processes that run the
+    model and share this machine's memory.
+    """
 
     def __init__(
         self,
@@ -44,11 +49,6 @@ class ModelLoad:
         has_room: bool = False,
         num_nodes: int = 1,
     ) -> None:
-        """`progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some.
-
-        `has_room`: the host has reserved memory; else the load checks before it reads. `num_nodes`: processes that run the
-        model and share this machine's memory.
-        """
         self._has_neighbours = has_neighbours
         self._has_room = has_room
         self._num_nodes = num_nodes
@@ -67,10 +67,7 @@ class ModelLoad:
         self._thread.start()
 
     def result(self) -> LoadedEngine:
-        """The loaded model; waits for it. Only the caller holds it afterwards.
-
-        Raises: ModelError or ConfigError if the directory or an option does not fit; RuntimeError the second time.
-        """
+        """The loaded model; waits for it. Raises: ModelError or ConfigError; RuntimeError the second time."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -80,7 +77,6 @@ class ModelLoad:
         return loaded
 
     def watch(self, progress: Progress) -> None:
-        """Call `progress` too: now with the last report, then on the loading thread."""
         self._watcher = progress
         if self._last is not None:
             progress(*self._last)
@@ -90,7 +86,6 @@ class ModelLoad:
         self._is_abandoned = True
 
     def wait(self) -> None:
-        """Wait until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -117,7 +112,6 @@ class ModelLoad:
 
 
 def _check_seeing(config: Config) -> None:
-    """Raises: EngineOptionError if what is named to see cannot."""
     file = config.pictures.mmproj
     if file is None:
         return
@@ -132,10 +126,7 @@ class LoadAbandoned(Exception):
 
 
 def factory_of(config: Config) -> EngineFactory:
-    """The factory of the model's engine; with the built-in engine, by the model's use.
-
-    Raises: EngineOptionError for an unknown engine.
-    """
+    """The factory of the model's engine; with the built-in engine, by the model's use. Raises: EngineOptionError."""
     is_generating = generates(config)
     factory = find_factory(config.engine.engine if is_generating else POOLING)
     if config.server.numa == "off":
@@ -171,17 +162,13 @@ def check_rolling(config: Config, why: str) -> None:
 
 
 def what_lacks(model_dir: Path) -> str:
-    """The error for a directory without a model, one line."""
     names = sorted(path.name for path in model_dir.iterdir()) if model_dir.is_dir() else []
     holds = f"it holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "it is empty"
     return f"{model_dir} is not a model: there is neither {WEIGHTS_CONFIG} nor a GGUF file in it; {holds}"
 
 
 def memory_needs(config: Config) -> MemoryNeeds:
-    """The memory that the model of `config` will take, from its files; none for a directory with only a handler.
-
-    Raises: ModelError or ConfigError if it cannot be determined; OSError.
-    """
+    """The memory that the model will take, from its files. Raises: ModelError, ConfigError, OSError."""
     if not has_model(config):
         return MemoryNeeds(0)
     with citing(config):
@@ -240,10 +227,7 @@ def engine_setup(config: Config) -> EngineSetup:
 
 
 def _cache_dir(config: Config) -> Path | None:
-    """The cache directory, created if missing; None if the default one cannot be created.
-
-    Raises: ConfigError if the operator's directory cannot be created.
-    """
+    """The cache directory, created if missing; None if the default one cannot be created. Raises: ConfigError."""
     path, origin = config.model.cache_dir, config.origins["cache_dir"]
     if path is None:
         return None
@@ -254,3 +238,18 @@ def _cache_dir(config: Config) -> Path | None:
             return None  # a read-only home, as in containers: loads only take longer
         raise ConfigError([f"{config.cite('cache_dir')}: must be a directory that can be created: {error}"]) from error
     return path
+
+
+def cache_note(config: Config) -> str:
+    """A warning if built models cannot be kept because the default directory cannot be written; "" = they can."""
+    path = config.model.cache_dir
+    if path is None or config.origins["cache_dir"].is_given:
+        return ""
+    try:
+        own_directory(path)
+        if os.access(path, os.W_OK | os.X_OK):
+            return ""
+        reason = "Permission denied"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    return f"{path} cannot be used ({reason}): each start builds its model anew; --cache-dir names another directory"

@@ -1,8 +1,4 @@
-"""Measures the memory that this process may still use, and could use on an idle machine.
-
-Does: read the machine's and the control groups' files. Does not: know models. Called by the host before a load, and by the
-composition root, on any thread.
-"""
+"""Measures the memory that this process may still use, and could use on an idle machine."""
 
 from __future__ import annotations
 
@@ -26,11 +22,8 @@ def available_memory_bytes(
     membership: Path = Path("/proc/self/cgroup"),
 ) -> int:
     """Memory that this process may still use: the kernel's available memory, within the limits of containers."""
-    available = 4 * GIB  # unknown on this system
-    for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    return min([available, *_left_in_groups(cgroup, membership)])
+    available = _kernels(meminfo, "MemAvailable:") or [4 * GIB]  # unknown on this system
+    return min([*available, *_left_in_groups(cgroup, membership)])
 
 
 def all_memory_bytes(
@@ -39,12 +32,12 @@ def all_memory_bytes(
     membership: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
     """The memory of this machine, within the limits of containers: the same at every start. None = unknown."""
-    told = [
-        int(line.split()[1]) * 1024
-        for line in (meminfo.read_text().splitlines() if meminfo.exists() else ())
-        if line.startswith("MemTotal:")
-    ]
-    return min([*told, *_limits(cgroup, membership)], default=None)
+    return min([*_kernels(meminfo, "MemTotal:"), *_limits(cgroup, membership)], default=None)
+
+
+def _kernels(meminfo: Path, name: str) -> list[int]:
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else ()
+    return [int(line.split()[1]) * 1024 for line in lines if line.startswith(name)]
 
 
 def in_mib(num_bytes: int) -> str:
@@ -53,7 +46,6 @@ def in_mib(num_bytes: int) -> str:
 
 
 def _left_in_groups(cgroup: Path, membership: Path) -> Iterator[int]:
-    """The bytes left in each control group of this process that has a limit."""
     for group in dict.fromkeys(_groups(cgroup, membership)):
         for limit, used, reclaimable in _ACCOUNTS:
             try:
@@ -64,7 +56,6 @@ def _left_in_groups(cgroup: Path, membership: Path) -> Iterator[int]:
 
 
 def _limits(cgroup: Path, membership: Path) -> Iterator[int]:
-    """The limit of each control group of this process that has one."""
     for group in dict.fromkeys(_groups(cgroup, membership)):
         for limit, *_ in _ACCOUNTS:
             with suppress(OSError, ValueError):  # no limit ("max"), or no such group

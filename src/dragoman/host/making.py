@@ -1,8 +1,4 @@
-"""Makes the engine of one model: when the model is loaded, and again when its engine has died.
-
-Does: wait for the load, build over it, remember the memory given. Does not: start engines, or decide when to make another
-(`recovery` does). Made by `compose`.
-"""
+"""Makes the engine of one model: when the model is loaded, and again when its engine has died."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ class EngineMaking:
         self._has_neighbours = memory_bytes is not None
 
     def build(self, loading: ModelLoad) -> BuiltEngine:
-        """The engine over the loaded model, not started yet. Blocks while the model loads. Raises: as `ModelLoad.result`."""
         loaded = loading.result()
         if self._memory_bytes is None:
             self._memory_bytes = available_memory_bytes()
@@ -34,10 +29,7 @@ class EngineMaking:
             return loaded.build(self._tools, self._memory_bytes)
 
     async def again(self, progress: Progress) -> BuiltEngine:
-        """Another engine of the same size, over a model that is loaded again, from the kept graph if possible.
-
-        Raises: as `build`. Cancelling it leaves nothing behind.
-        """
+        """Another engine of the same size, over a model that is loaded again. Cancelling it leaves nothing behind."""
         await asyncio.to_thread(give_back)  # frees the dead engine's memory, held by reference cycles
         loading = ModelLoad(self._config, progress, has_neighbours=self._has_neighbours, has_room=True)
         building = asyncio.create_task(asyncio.to_thread(self.build, loading))

@@ -1,7 +1,4 @@
-"""Divides memory among models when they are loaded.
-
-Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate. Called by the host.
-"""
+"""Divides memory among models when they are loaded."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ _SHARE_OF_FREE_MEMORY = 0.5
 def split_memory(configs: Sequence[Config]) -> list[int | None]:
     """For each model its bytes besides the weights: equal parts of what all weights leave, None if alone.
 
-    Models with `kv_cache_gb` take that; the others share the rest, except handlers without a model. Decided before the
-    first load, as an allocated but unused cache still looks free.
+    Models with `kv_cache_gb` take that. Decided before the first load, as an allocated but unused cache still looks
+    free.
     """
     if len(configs) == 1:
         return [None]
@@ -35,7 +32,6 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
 
 
 def _weight_files(model: Path) -> Iterable[Path]:
-    """All weight files of a model; the load reports problems with them."""
     return (model,) if model.is_file() else (*model.glob("*.safetensors"), *model.glob("*.gguf"))
 
 

@@ -1,8 +1,4 @@
-"""Receivers of loading reports.
-
-Does: note progress for health checks, write it to the log. Does not: load, or draw (`cli.progress` does). The
-functions made here are called on the threads that load.
-"""
+"""Receivers of loading reports, called on the threads that load."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ logger = logging.getLogger("dragoman.host")
 
 
 def noted_progress(registry: ModelRegistry, name: str, bytes_total: int, shown: Progress) -> Progress:
-    """A receiver that notes progress in the registry and calls `shown`."""
     begin_s, bytes_read = time.monotonic(), 0
 
     def report(stage: str, fraction: float) -> None:

@@ -1,10 +1,6 @@
 """Brings models of the hub to this machine while the server runs: implements `server.hosting.ModelPulling`.
 
-Does: begin downloads on threads of their own, one for each model and few at a time; tell clients their progress. Does not:
-download (`dragoman.hub` does), or load what it has brought. Used on the event loop.
-
-A download goes on when its clients have left, since it was wanted. It ends with the process; the next one continues with
-the missing files.
+A download runs on a thread, and goes on when its clients have left. It ends with the process; the next one continues.
 """
 
 from __future__ import annotations
@@ -18,8 +14,7 @@ from contextlib import suppress
 from dragoman.errors import InvalidParameter, Overloaded, ServerError, Unavailable
 from dragoman.hub.download import Arrived, bring
 from dragoman.hub.environment import HubEnvironment
-from dragoman.hub.errors import HubError
-from dragoman.hub.names import FORM, HubModel, hub_model
+from dragoman.hub.names import FORM, HubError, HubModel, hub_model
 from dragoman.server.hosting import PullStep
 
 MAX_AT_ONCE = 2  # models; each downloads several files at once
@@ -30,8 +25,6 @@ logger = logging.getLogger("dragoman.host")
 
 
 class ModelPulls:
-    """The downloads of one process."""
-
     def __init__(self, environment: HubEnvironment) -> None:
         self._environment = environment
         self._running: dict[HubModel, _Download] = {}
@@ -39,11 +32,9 @@ class ModelPulls:
 
     @property
     def is_busy(self) -> bool:
-        """True while a model is being downloaded."""
         return bool(self._running)
 
     def pull(self, name: str) -> AsyncGenerator[PullStep]:
-        """See `ModelPulling`."""
         if self._is_closed:
             raise Unavailable("the server is shutting down")
         model = hub_model(name)
@@ -65,7 +56,6 @@ class ModelPulls:
         return download.steps()
 
     async def aclose(self) -> None:
-        """See `ModelPulling`. Running downloads go on while the process lives."""
         self._is_closed = True
         for download in self._running.values():
             download.let_go(Unavailable("the server is shutting down; what has come is kept"))
@@ -88,12 +78,11 @@ class _Download:
         self._is_over = False
 
     def start(self) -> None:
-        """Start the thread, a daemon."""
         logger.info("downloading %s, which a client has asked for", self._model)
         threading.Thread(target=self._run, name="pull-model", daemon=True).start()
 
     async def steps(self) -> AsyncGenerator[PullStep]:
-        """The download's steps, from now to its end; a slow reader gets only the newest. Raises: ServerError if it fails."""
+        """The steps, from now to the end; a slow reader gets only the newest. Raises: ServerError if the download fails."""
         told: PullStep | None = None
         while True:
             changed = self._changed  # before reading: later changes set this one
@@ -108,12 +97,10 @@ class _Download:
             raise self._failure
 
     def let_go(self, failure: ServerError | None) -> None:
-        """Report the end to waiting clients: success, or `failure`."""
         self._failure, self._is_over = failure, True
         self._wake()
 
     def _run(self) -> None:
-        """Download; runs on the thread."""
         failure: ServerError | None = None
         try:
             path = bring(self._model, self._environment, _unwatched, self._note, self._count)
@@ -151,5 +138,4 @@ class _Download:
         changed.set()
 
 
-def _unwatched(stage: str, fraction: float) -> None:
-    """Do nothing: bytes are reported instead."""
+def _unwatched(stage: str, fraction: float) -> None: ...

@@ -1,7 +1,4 @@
-"""Plans the changes that lead to serving exactly the wanted models.
-
-Does: compare. Does not: act; `ModelHost.sync` does.
-"""
+"""Plans the changes that lead to serving exactly the wanted models."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from dragoman.host.hosted import Hosted, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Models gone, changed, new and unchanged. `failures`: names that cannot be resolved; their models stay."""
+    """`failures`: names that cannot be resolved; their models stay."""
 
     gone: Sequence[Hosted]
     changed: Sequence[tuple[Hosted, Wanted]]

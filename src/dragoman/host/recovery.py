@@ -1,8 +1,4 @@
-"""Recovers from an engine's death: restarts it, or ends the process for its supervisor to restart.
-
-Does: check the engines of all models when one reports its death, restart it, bound how often. Does not: answer the
-dead engine's requests (that engine has failed them) or know how an engine is made. Made by `ModelHost`, on the event loop.
-"""
+"""Recovers from an engine's death: restarts it, or ends the process for its supervisor to restart."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ FIRST_PAUSE_S = 0.5  # before another attempt; doubled each time
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """The reaction to the death of an engine. `max_restarts`: of one model's engine within `window_s` seconds."""
-
     action: FailureAction = "restart"
     max_restarts: int = 3
     window_s: float = 600.0
@@ -81,7 +75,6 @@ class Recovery:
             self._loop.call_soon_threadsafe(self._has_news.set)
 
     async def close(self) -> None:
-        """Stop watching."""
         DEATHS.ignore(self.look_soon)
         if self._watching is not None:
             self._watching.cancel()
@@ -101,7 +94,6 @@ class Recovery:
                 logger.exception("the engines could not be looked at")
 
     def _look(self) -> bool:
-        """Start to restart dead engines; True if there is one."""
         has_dead = False
         for hosted in list(self._models()):
             if hosted.state is ModelState.READY and hosted.built is not None and not hosted.is_given_up:
@@ -112,7 +104,6 @@ class Recovery:
         return has_dead
 
     async def _recover(self, hosted: Hosted, reason: str) -> None:
-        """Restart a model's engine; returns at success or when it is given up."""
         logger.error("the engine of model %s has died: %s", hosted.name, reason)
         pause_s = FIRST_PAUSE_S
         while (problem := self._problem(hosted.name)) is None:
@@ -134,7 +125,6 @@ class Recovery:
         logger.warning("the engine of model %s was restarted in %.1f s", hosted.name, self._clock() - begin_s)
 
     def _problem(self, name: str) -> str | None:
-        """The reason not to restart the model's engine, None if it may be restarted."""
         policy = self._policy
         if policy.action == "exit":
             return "on_engine_failure is exit"

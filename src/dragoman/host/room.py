@@ -1,7 +1,4 @@
-"""Chooses models to drop so that another one fits, and waits for those in use if that helps.
-
-Does: choose. Does not: unload; the host does. Used by `ModelHost`, on the event loop.
-"""
+"""Chooses models to drop so that another one fits, and waits for those in use if that helps. Used on the event loop."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Turns a configuration into the settings of the HTTP side.
-
-Does: translate the options of the whole server, read the files of keys once, so that mistakes show at the start. Does not:
-listen. Called at the start, before the application runs.
-"""
+"""Turns a configuration into the settings of the HTTP side. Reads key files, so that mistakes show at the start."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ logger = logging.getLogger("dragoman")
 
 
 def server_config(config: Config) -> ServerConfig:
-    """The HTTP settings of `config`, the process's configuration. Raises: ConfigError if a file of keys cannot be used."""
+    """The HTTP settings of the process's configuration. Raises: ConfigError if a file cannot be used."""
     server = config.server
     made = ServerConfig(
         max_request_size_bytes=server.max_request_size,
@@ -77,7 +73,6 @@ def _cited(config: Config, names: Sequence[str], problem: str) -> str:
 
 
 def _store(config: Config) -> StoreConfig | None:
-    """The store of files and batches, None = there is none. Raises: ConfigError if the directory cannot be used."""
     server = config.server
     if server.store_dir is None:
         return None

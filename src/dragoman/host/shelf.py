@@ -1,8 +1,4 @@
-"""The models that could be loaded, for lists.
-
-Does: look into the models directory, read facts from each model's files, again only if its folder has changed. Does not:
-load. Used by `ModelHost`; `models` on worker threads, one at a time.
-"""
+"""Lists the models that could be loaded. Reads a model's files again only if its folder has changed."""
 
 from __future__ import annotations
 
@@ -18,15 +14,13 @@ _State = tuple[str, int]
 
 
 class Shelf:
-    """The unloaded models of one store."""
-
     def __init__(self, store: ModelStore) -> None:
         self._store = store
         self._seen: dict[_State, UnloadedModel] = {}
         self._cards: dict[str, ModelCard] = {}  # of formerly loaded models, by name
 
     def models(self) -> tuple[UnloadedModel, ...]:
-        """The models in the directory now."""
+        """The models in the directory now. Called on worker threads, one at a time."""
         found: dict[_State, UnloadedModel] = {}
         for entry in self._store.entries():
             try:
@@ -38,7 +32,6 @@ class Shelf:
         return tuple(found.values())
 
     def note_card(self, name: str, card: ModelCard) -> None:
-        """Keep the card of a leaving model."""
         self._cards[name] = card
 
     def dropped(self, wanted: Wanted) -> UnloadedModel:

@@ -1,7 +1,4 @@
-"""Finds the chat template of a configured model, and whether it is trusted.
-
-Does: take the operator's template, or the model's. Does not: render. Called by the composition root, at load time.
-"""
+"""Finds the chat template of a configured model, and whether it is trusted. Called at load time."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ from dragoman.tokenizer.told_tools import FORMS
 
 
 def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
-    """The operator's template, which is trusted, else the model's own; None if there is none.
-
-    The operator's default arguments are set in it. Raises: ModelError if it cannot be used.
-    """
+    """The operator's template, which is trusted, else the model's own; None if there is none. Raises: ModelError."""
     template, kwargs = _found_template(config, tokenizer), config.model.default_chat_template_kwargs
     if template is not None and config.model.tool_call_parser not in FORMS:
         template = template.without_told_tools()  # calls would be written in another form than the chosen parser reads
@@ -30,7 +24,6 @@ def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate |
 
 
 def _found_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
-    """The template alone. Raises: ModelError if it cannot be used."""
     own = config.model.chat_template
     if own is None:
         try:
@@ -49,13 +42,12 @@ def _found_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | No
 
 @cache
 def _bundled_templates() -> frozenset[str]:
-    """The chat templates of the bundled models."""
     texts = (read_text_files(directory).chat_templates for directory in BUNDLED.values())
     return frozenset(source for templates in texts for source in templates.values())
 
 
 def _is_file(text: str) -> bool:
-    """True if `text` is the path of a file. A template may be no valid path, which is not an error."""
+    """A template may be no valid path, which is not an error."""
     try:
         return Path(text).is_file()
     except OSError:

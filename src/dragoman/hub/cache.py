@@ -1,7 +1,7 @@
-"""The hub's cache on this machine: `models--ORG--NAME/snapshots/COMMIT`, links into `blobs`, and `refs`.
+"""Finds models in the hub's cache on this machine: `models--ORG--NAME/snapshots/COMMIT`, links into `blobs`, and
+`refs`.
 
-Does: find snapshots, name missing files. Does not: write, or import the library. Called at start-up.
-Source: huggingface_hub's page on its cache.
+Does not write, or import the library. Source: huggingface_hub's page on its cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ def is_commit(revision: str) -> bool:
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
-    """A repository's folder in the cache."""
     return cache / f"models--{repo.replace('/', '--')}"
 
 
@@ -70,10 +69,7 @@ def _read_reference(path: Path) -> str:
 
 
 def missing(snapshot: Path, gguf: str = "") -> str:
-    """The needed files that a snapshot lacks, in words; "" if it is complete.
-
-    Weights are downloaded last: if they are all there, everything is.
-    """
+    """The needed files that a snapshot lacks, in words, "" = complete. Weights are downloaded last, so they tell."""
     if gguf:
         return "" if gguf_file(snapshot, gguf) else f"a GGUF file of type {gguf}"
     if graphs := graph_files(snapshot):

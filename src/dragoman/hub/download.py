@@ -1,8 +1,6 @@
-"""Downloads models of the hub into its cache on this machine, through huggingface_hub.
+"""Downloads models of the hub into its cache on this machine, through huggingface_hub. `files` chooses the files.
 
-Does: list a repository, download the needed files, report progress, word failures. Does not: choose files (`files` does), or
-run anything of a repository. Called by the command line and by `LLM`, at start-up, on one thread; the library downloads on
-its own threads. It is imported only here and only when needed, since the import takes as long as a start.
+The library downloads on its own threads. It is imported only when needed, since the import takes as long as a start.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from typing import Any, NamedTuple
 
 from dragoman.hub.cache import cached_snapshot, gguf_file, is_commit, missing, repo_folder
 from dragoman.hub.environment import HubEnvironment
-from dragoman.hub.errors import HubError
 from dragoman.hub.files import Choice, HubFile, choose_files
-from dragoman.hub.names import HubModel
+from dragoman.hub.names import HubError, HubModel
 
 Progress = Callable[[str, float], None]
 Note = Callable[[str], None]
@@ -59,17 +56,16 @@ def find_cached(model: HubModel, environment: HubEnvironment) -> Path:
     return _served_path(snapshot, model)
 
 
-def uncounted(arrived: Arrived) -> None:
-    """Do nothing: for callers that show no bytes."""
+def uncounted(arrived: Arrived) -> None: ...
 
 
 def bring(
     model: HubModel, environment: HubEnvironment, progress: Progress, note: Note, count: Count = uncounted
 ) -> Path:
-    """The model's directory (or GGUF file) in the cache; missing files are downloaded.
+    """The model's directory (or GGUF file) in the cache; missing files are downloaded. Raises: HubError.
 
-    `progress` and `count` are called during the download, on one thread at a time. `note` gets one line if the cache is used
-    without the hub. Raises: HubError.
+    `progress` and `count` are called on one thread at a time. `note` gets one line if the cache is used without the
+    hub.
     """
     snapshot = cached_snapshot(environment.cache, model)
     is_whole = snapshot is not None and not missing(snapshot, model.gguf)
@@ -134,7 +130,6 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress, 
 
 
 def _check_room(model: HubModel, environment: HubEnvironment, size: int) -> None:
-    """Raises: HubError if there is no room for this many bytes."""
     place = next(path for path in (environment.cache, *environment.cache.absolute().parents) if path.is_dir())
     free = _free_bytes(place)
     if size > free:
@@ -182,8 +177,6 @@ def _literal(name: str) -> str:
 
 
 class _Watch:
-    """Measures a download's progress by the sizes of the cache's files."""
-
     def __init__(self, model: HubModel, snapshot: Path, choice: Choice) -> None:
         self.stage = f"downloading {model} ({len(choice.all)} files, {size_text(choice.size)})"
         self._files = choice.all
@@ -192,13 +185,11 @@ class _Watch:
         self._blobs = snapshot.parent.parent / "blobs"
 
     def tell(self, progress: Progress, count: Count) -> None:
-        """Report the progress."""
         num_bytes = min(self.arrived(), self._size)
         progress(self.stage, num_bytes / self._size)
         count(Arrived(self._snapshot.name, num_bytes, self._size))
 
     def arrived(self) -> int:
-        """The bytes that have arrived."""
         return sum(self._arrived(file) for file in self._files)
 
     def _arrived(self, file: HubFile) -> int:
@@ -216,7 +207,6 @@ def _size(path: Path) -> int:
 
 
 def size_text(size: int) -> str:
-    """Bytes in a unit that people read."""
     for unit, width in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= width:
             return f"{size / width:.1f} {unit}"
@@ -225,7 +215,6 @@ def size_text(size: int) -> str:
 
 @contextmanager
 def _watched(watch: _Watch, progress: Progress, count: Count) -> Iterator[None]:
-    """Reports progress from a thread while the block runs."""
     is_over = threading.Event()
 
     def tell() -> None:
@@ -275,7 +264,6 @@ def _worded(model: HubModel, environment: HubEnvironment) -> Iterator[None]:
 
 
 def _worded_error(error: Exception, model: HubModel, environment: HubEnvironment) -> Exception:
-    """The error for any other failure of the hub, network or disk."""
     hub = environment.endpoint or PUBLIC_HUB
     for cause in _causes(error):
         status = getattr(getattr(cause, "response", None), "status_code", None)
@@ -296,7 +284,6 @@ def _worded_error(error: Exception, model: HubModel, environment: HubEnvironment
 
 
 def _passes(error: Exception) -> bool:
-    """True for a temporary failure: a broken connection, or a failing hub."""
     statuses = [getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error)]
     numbers = [getattr(cause, "errno", None) for cause in _causes(error)]
     if any(status is not None and status < 500 for status in statuses):
@@ -318,7 +305,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_of_the_network(error: Exception) -> bool:
-    """The library speaks through requests before version 1, through another client afterwards; all derive from theirs."""
+    """The library speaks through requests before version 1, through httpx since; all errors derive from theirs."""
     modules = ("requests", "urllib3", "httpx", "httpcore")
     kinds = [kind for cause in _causes(error) for kind in type(cause).__mro__]
     from huggingface_hub.errors import FileMetadataError, LocalEntryNotFoundError
@@ -329,6 +316,5 @@ def _is_of_the_network(error: Exception) -> bool:
 
 
 def _last_line(error: BaseException) -> str:
-    """The innermost reason, as one short line."""
     reason = " ".join(str(list(_causes(error))[-1]).split()) or type(error).__name__
     return reason if len(reason) <= 200 else f"{reason[:200]}..."

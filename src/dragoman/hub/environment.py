@@ -1,9 +1,4 @@
-"""Settings of the hub in the environment: its address, the token, the cache's folder, whether the network may be used.
-
-Does: read these variables from a mapping, as huggingface_hub does. Does not: read the process's environment, or call the
-hub. Lets the other modules here look into the cache without importing the library.
-Source: huggingface_hub's page on environment variables.
-"""
+"""Reads the settings of the hub from environment variables, as huggingface_hub's page on them says."""
 
 from __future__ import annotations
 
@@ -26,7 +21,6 @@ class HubEnvironment:
 
 
 def hub_environment(environ: Mapping[str, str]) -> HubEnvironment:
-    """The settings in these variables."""
     default_home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     home = environ.get("HF_HOME") or default_home
     cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub"

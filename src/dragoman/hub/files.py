@@ -1,8 +1,4 @@
-"""Chooses the files of a model on the hub that a server reads.
-
-Does: choose among names. Does not: download. Pickles are never chosen: reading one can run code. Called by `download` and
-`cache`.
-"""
+"""Chooses the files of a model on the hub that a server reads. Never pickles: reading one can run code."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dragoman.files.pickled_weights import conversion, is_pickle
-from dragoman.hub.errors import HubError
-from dragoman.hub.names import HubModel
+from dragoman.hub.names import HubError, HubModel
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -50,19 +45,17 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The files to download: descriptions of the model, then its weights."""
+    """The files to download: descriptions of the model, then its weights. `size` in bytes."""
 
     small: Sequence[HubFile]
     weights: Sequence[HubFile]
 
     @property
     def all(self) -> tuple[HubFile, ...]:
-        """All files, in this order."""
         return (*self.small, *self.weights)
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.all)
 
 

@@ -1,8 +1,4 @@
-"""Lists the models on this machine: in the hub's cache, and as kept graphs.
-
-Does: list them with size, family and format; remove them. Does not: read weights, or load anything. Called by the command
-line, on the main thread.
-"""
+"""Lists and removes the models on this machine: in the hub's cache, and as kept graphs. Called by the command line."""
 
 from __future__ import annotations
 
@@ -16,21 +12,17 @@ from time import localtime, strftime
 from typing import Any
 
 from dragoman.hub.cache import graph_files, missing, repo_folder
-from dragoman.hub.errors import HubError
 from dragoman.hub.files import CONFIG, gguf_type
+from dragoman.hub.names import HubError
 
 BUNDLED, HUB, KEPT = "bundled", "hub", "kept graph"
 ARCHIVE = "unpacked archive"
 STORED_TYPES = ("f32", "f16", "bf16", "int8", "int4", "int8_symmetric")
-"""Of weights in kept graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """One model on this machine. `size` in bytes. `missing`: the missing files, "" = it is complete.
-
-    `used`: the last use of a kept graph, in local time.
-    """
+    """One model. `size` in bytes. `missing`: missing files, "" = none. `used`: a kept graph's last use, in local time."""
 
     name: str
     kind: str
@@ -43,7 +35,6 @@ class LocalModel:
 
 
 def bundled_models(directories: Mapping[str, Path]) -> list[LocalModel]:
-    """The bundled models by name."""
     return [_described(name, BUNDLED, directory, _tree_size(directory)) for name, directory in directories.items()]
 
 
@@ -65,7 +56,6 @@ def hub_models(cache: Path) -> list[LocalModel]:
 
 
 def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalModel]:
-    """The compiled graphs and unpacked archives in the cache directory."""
     by_commit = {Path(one.path).name: one.name for one in hub}
     found = []
     for path in sorted(cache_dir.glob("*.blob")) if cache_dir.is_dir() else ():
@@ -86,10 +76,7 @@ def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalMo
 
 
 def _name_and_form(path: Path) -> tuple[str, str]:
-    """The model's name and the graph's form, from a file name of `models.runtime.kept_name`.
-
-    Four digits distinguish graphs of one form with other options, processors or versions.
-    """
+    """The model and the graph's form, from a file name of `models.runtime.kept_name`; four digits tell graphs apart."""
     parts = path.stem.rsplit("-", 3)
     if len(parts) == 4 and parts[1].partition(".")[0] in STORED_TYPES:
         return parts[0], f"{parts[1].replace('.', ', ')} #{parts[2][:4]}"
@@ -114,7 +101,6 @@ def remove_hub_model(cache: Path, name: str, commit: str = "") -> int:
 
 
 def _remove_rest(folder: Path) -> int:
-    """Remove the rest of a broken-off download; the library only handles complete files."""
     size = _tree_size(folder) if folder.is_dir() else 0
     shutil.rmtree(folder, ignore_errors=True)
     return size
@@ -164,7 +150,6 @@ def _family(config: Mapping[str, Any]) -> str:
 
 
 def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -> str:
-    """The format of the weights, from file names and config.json."""
     quantised = config.get("quantization_config")
     if any(directory.glob("*.safetensors")):
         method = str(quantised.get("quant_method") or "quantised") if isinstance(quantised, dict) else ""

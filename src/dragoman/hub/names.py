@@ -1,8 +1,4 @@
-"""The names of models on a hub: ORG/NAME, optionally with a revision and a quantisation.
-
-Does: distinguish such a name from a path. Does not: check that the model exists. Used by the configuration and the
-command line, at start-up.
-"""
+"""The names of models on a hub, ORG/NAME with an optional revision and quantisation, as distinguished from paths."""
 
 from __future__ import annotations
 
@@ -21,6 +17,13 @@ _ADDRESS = re.compile(r"(?:https://)?(?:hf\.co|huggingface\.co)/", re.ASCII)
 DEFAULT_REVISION = "main"
 
 
+class HubError(Exception):
+    """A model of the hub cannot be obtained; one line with the reason and advice."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
 @dataclass(frozen=True, slots=True)
 class HubModel:
     """A model on a hub. `revision`: a branch, tag or commit. `gguf`: the quantisation of a GGUF file, "" = none."""
@@ -31,7 +34,6 @@ class HubModel:
 
     @property
     def without_gguf(self) -> str:
-        """The name and the revision."""
         return str(HubModel(self.repo, self.revision))
 
     def __str__(self) -> str:
@@ -40,10 +42,7 @@ class HubModel:
 
 
 def hub_model(text: str, revision: str = "") -> HubModel | None:
-    """The model that `text` names, None if it can only be a path. `revision`: the default one.
-
-    The name may begin with the hub's address, as copied from a browser.
-    """
+    """The model that `text` names, perhaps behind the hub's address; None if it is a path. `revision`: the default one."""
     name = text.strip().rstrip("/")
     match = _NAME.fullmatch(_ADDRESS.sub("", name, count=1) if _ADDRESS.match(name) else name)
     if match is None or any(word in match["repo"] for word in ("--", "..")):

@@ -1,7 +1,7 @@
-"""Operations of the library of kernels in OpenVINO's graphs.
+"""Makes nodes of OpenVINO's graphs with the operations of the library of kernels. Called by builders of graphs, on any
+thread.
 
-Does: make nodes, and runtimes that know them. Does not: pack what they read. Called by the loader and by builders of graphs,
-on any thread.
+All functions raise LibraryMissing, and RuntimeError if sizes do not fit.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ class PlacedMatrix(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """The operations' words for it; see native/on_matrices.hpp."""
+        """The matrix as native/on_matrices.hpp reads it."""
         layout = self.layout
         where = f"{self.memory.number} {self.memory.offset}"
         return f"{layout.format} {layout.group} {layout.outputs} {layout.columns} {where}"
 
 
 def runtime(*, has_operations: bool) -> Any:
-    """A runtime, with the operations or without. Raises: LibraryMissing."""
     core = ov.Core()
     if has_operations:
         core.add_extension(str(library().path))
@@ -46,15 +45,12 @@ def runtime(*, has_operations: bool) -> Any:
 
 
 def products(rows: Any, matrices: Sequence[PlacedMatrix]) -> list[Any]:
-    """Rows f32 [..., columns] times each matrix, with its bias if all have one: of each f32 [..., outputs].
-
-    Raises: LibraryMissing; RuntimeError if sizes do not fit.
-    """
+    """Rows f32 [..., columns] times each matrix, with its bias if all have one: of each f32 [..., outputs]."""
     return _node("Products", rows, matrices).outputs()  # type: ignore[no-any-return]
 
 
 def gated_mlp(rows: Any, gate: PlacedMatrix, up: PlacedMatrix, down: PlacedMatrix, activation: str) -> Any:
-    """down(activation(gate rows) * up rows), f32 [..., outputs of down]; all have a bias, or none. Raises: as `products`."""
+    """down(activation(gate rows) * up rows), f32 [..., outputs of down]; all have a bias, or none."""
     return _node("GatedMlp", rows, [gate, up, down], activation=activation).output(0)
 
 
@@ -63,23 +59,22 @@ def experts(
 ) -> Any:
     """The sum of the chosen experts' MLPs, each times its share, f32 [..., outputs of down].
 
-    `matrices`: gate, up and down, or up and down of experts without a gate. Each is those of all experts behind each other,
-    with a bias [experts, outputs] or none.
-    Shapes: chosen, integers, and shares, f32: [rows, active]. Raises: as `products`.
+    `matrices`: gate, up and down, or up and down of experts without a gate. Each is those of all experts behind each
+    other, with a bias [experts, outputs] or none. Shapes: chosen, integers, and shares, f32: [rows, active].
     """
     attributes: dict[str, str | int] = {"experts": num_experts, "activation": activation}
     return _node("Experts", rows, matrices, (chosen, shares), **attributes).output(0)
 
 
 def table_rows(indices: Any, table: PlacedMatrix) -> Any:
-    """Rows of a packed matrix by integers [...]: f32 [..., columns]. Raises: as `products`."""
+    """Rows of a packed matrix by integers [...]: f32 [..., columns]."""
     return _node("Rows", indices, [table]).output(0)
 
 
 def normed_products(rows: Any, matrices: str, how: str, numbers: Any, angles: Sequence[Any]) -> list[Any]:
     """Products of normed rows f32 [T, 1, columns], their heads normed and turned: of each f32 [T, outputs].
 
-    `matrices`: the attribute of `products`; the others as native/layer_operations.cpp has them. Raises: as `products`.
+    `matrices`: the attribute of `products`; the others as native/layer_operations.cpp has them.
     """
     attributes = {"matrices": matrices, "how": how}
     return made("NormedProducts", [rows, numbers, *angles], attributes).outputs()  # type: ignore[no-any-return]
@@ -109,7 +104,7 @@ def layers(
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """The layout of a layer's attention, and its caches' type: f32, bf16, f16 or u8. `window`, `cap`: 0 = there is none."""
+    """The layout of a layer's attention, and its caches' type: f32, bf16, f16 or u8. `window`, `cap`: 0 = none."""
 
     num_heads: int
     num_kv_heads: int
@@ -140,8 +135,8 @@ def attention(
     """The output of the heads, f32 [T, heads * value size]; the step's keys and values are written into the caches.
 
     Shapes: q, k, v f32 [T, heads * size]; caches u8 [blocks, *block shape]; positions i64 [T]; `tables`: past_lens,
-    subsequence_begins, block_indices, block_indices_begins, as `ForwardBatch` has them; sinks, slopes f32 [heads];
-    token_types i32 [T]. Raises: as `products`.
+    subsequence_begins, block_indices, block_indices_begins, as in `ForwardBatch`; sinks, slopes f32 [heads];
+    token_types i32 [T].
     """
     heads = [layout.num_heads, layout.num_kv_heads, layout.head_size, layout.value_size]
     numbers = [np.asarray(each, np.float32).ravel() for each in (sinks, slopes) if each is not None]
@@ -163,7 +158,6 @@ def _node(
 
 
 def made(operation: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """A node of an operation of the library. Raises: LibraryMissing; RuntimeError if inputs do not fit."""
     return _factory(str(library().path)).create(operation, inputs, attributes)
 
 

@@ -1,10 +1,7 @@
-"""Memory that the library of kernels holds, in which packed weights lie.
+"""Memory that the library of kernels holds, for packed weights, shown to numpy. Used on any thread.
 
-Does: ask the library for it, show it to numpy. Does not: know what lies there. Called where weights are packed, on any
-thread.
-
-Operations of graphs ask for memory by its number, and hold on to it from then on: it is given back, without the interpreter,
-when neither they nor arrays of it are left. As inputs of a node weights would cost two microseconds each, at every step.
+Operations ask for memory by its number, and keep it. The library frees it when neither operations nor arrays use it. As
+inputs of a node, weights would cost two microseconds each, at every step.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from dragoman.kernels.native import Bytes, library
 
 
 class Memory(NamedTuple):
-    """`data`: u8 [bytes], which keeps it. `number`, `offset`: where operations find it. `is_filled`: by an earlier start."""
+    """`data`: u8 [bytes], which keeps it. `number`, `offset`: its place for operations. `is_filled`: by an earlier run."""
 
     data: Bytes
     number: int
@@ -28,7 +25,6 @@ class Memory(NamedTuple):
     is_filled: bool = False
 
     def part(self, offset: int, num_bytes: int, *, is_filled: bool = False) -> Memory:
-        """Some of it."""
         return Memory(self.data[offset : offset + num_bytes], self.number, self.offset + offset, is_filled)
 
 
@@ -39,15 +35,13 @@ def of_process(num_bytes: int) -> Memory:
 
 
 def of_file(descriptor: int, offset: int, num_bytes: int, *, is_written: bool) -> Memory:
-    """A part of an open file, from a page's begin on; `is_written`: what is written there is the file's. Raises: OSError."""
+    """A part of an open file, from a page's begin on; `is_written`: changes go into the file. Raises: OSError."""
     takes = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_bool)
     make = library().entry("dragoman_memory_of_file", ctypes.c_int64, *takes)
     return _held(make(descriptor, offset, num_bytes, is_written), num_bytes)
 
 
 class _Owner:
-    """Lets a number go once no array is left."""
-
     def __init__(self, number: int) -> None:
         self._number = number
         self._let_go = library().entry("dragoman_memory_let_go", None, ctypes.c_int64)

@@ -1,8 +1,4 @@
-"""Loads the library of kernels, and calls its entry points.
-
-Does: load it once, declare its functions to ctypes. Does not: build it (installing does, by native/build.py), or
-decide whether it is used (`models.profile` does). Called where weights are packed or graphs are made; on any thread.
-"""
+"""Loads the library of kernels once, and calls its entry points, on any thread. native/build.py builds it."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ class LibraryMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a packed matrix. `format`: a name in native/formats.hpp. `group`: columns that share a scale, or all."""
+    """The layout of a packed matrix. `format`: a name in native/formats.hpp. `group`: columns that share a scale."""
 
     format: str
     group: int
@@ -48,9 +44,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The loaded library. `instruction_set`: what its products compute with. `digest`: of what it was built from.
+    """The loaded library. `instruction_set`: of its products. `digest`: of what it was built from.
 
-    `quick`: the same, called without letting go of the interpreter's lock: while another thread imports modules, it takes
+    `quick`: the same, called without releasing the interpreter's lock: while another thread imports modules, it takes
     milliseconds to get that back.
     """
 
@@ -69,7 +65,6 @@ class Library:
         return number, layout.group, layout.outputs, layout.columns
 
     def packed_bytes(self, layout: Layout) -> int:
-        """The bytes of a packed matrix. Raises: ValueError as `words`."""
         return int(self.quick_entry("dragoman_packed_bytes", ctypes.c_int64, *_MATRIX)(*self.words(layout)))
 
     def product(self, layout: Layout, packed: Bytes, rows: Floats) -> Floats:
@@ -83,10 +78,7 @@ class Library:
         return results
 
     def pack_gguf(self, layout: Layout, first: int, rows: Bytes, out: Bytes) -> None:
-        """Pack outputs from `first` on, a multiple of 16, as rows of a GGUF file have them: u8 [outputs, bytes of a row].
-
-        Raises: ValueError if sizes do not fit.
-        """
+        """Pack rows of a GGUF file, u8 [outputs, bytes], as outputs from `first`, a multiple of 16. Raises: ValueError."""
         row_bytes = int(self.quick_entry("dragoman_gguf_row_bytes", ctypes.c_int64, *_MATRIX)(*self.words(layout)))
         if rows.ndim != 2 or rows.shape[1] != row_bytes:
             raise ValueError(f"rows {rows.shape} do not fit {layout}")
@@ -103,8 +95,7 @@ class Library:
     ) -> None:
         """Pack `count` outputs from rows of an open GGUF file: `file` is its descriptor, and where the rows begin.
 
-        `order`: which of the rows they are, None = the first ones. Raises: ValueError if sizes do not fit, or the file
-        cannot be read.
+        `order`: numbers of the rows, None = the first ones. Raises: ValueError for wrong sizes or an unreadable file.
         """
         words, data = self.words(layout), self._data(layout, out)
         self._check_part(layout, first, count)
@@ -121,8 +112,8 @@ class Library:
     def pack_numbers(self, layout: Layout, first: int, rows: npt.NDArray[Any], out: Bytes) -> None:
         """Quantise outputs from `first` on, a multiple of 16, in the groups of the layout, i4z or i8z, and pack them.
 
-        Shapes: rows [outputs, columns] of f32, f16 or bfloat16. Raises: ValueError if sizes do not fit, or a number is not
-        finite or too large.
+        Shapes: rows [outputs, columns] of f32, f16 or bfloat16. Raises: ValueError for wrong sizes, or large or
+        infinite numbers.
         """
         if layout.format not in ("i4z", "i8z") or rows.shape[1:] != (layout.columns,):
             raise ValueError(f"rows {rows.shape} do not fit {layout}")
@@ -131,10 +122,7 @@ class Library:
             raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")
 
     def pack_floats(self, layout: Layout, first: int, rows: npt.NDArray[Any], out: Bytes) -> None:
-        """Pack outputs from `first` on, a multiple of 16, in a layout of floats.
-
-        Shapes: rows [outputs, columns] of the layout's type. Raises: ValueError if they are something else.
-        """
+        """Pack rows [outputs, columns] of the layout type as outputs from `first`, a multiple of 16. Raises: ValueError."""
         if FLOATS.get(layout.format) != rows.dtype.name or rows.shape[1:] != (layout.columns,):
             raise ValueError(f"rows {rows.shape} of {rows.dtype.name} do not fit {layout}")
         self._pack("dragoman_pack_floats", layout, first, [rows], out)
@@ -142,9 +130,10 @@ class Library:
     def pack_groups(
         self, layout: Layout, first: int, codes: Bytes, scales: npt.NDArray[np.float16], minima: Any, out: Bytes
     ) -> None:
-        """Pack outputs from `first` on, a multiple of 16. `minima`: zero points of a byte, or f16; None if there are none.
+        """Pack outputs from `first` on, a multiple of 16. `minima`: zero points of a byte, or f16; None if there are
+        none.
 
-        Shapes: codes u8 or i8 [outputs, columns]; scales, minima [outputs, groups]. Raises: ValueError if sizes do not fit.
+        Shapes: codes u8 or i8 [outputs, columns]; scales, minima [outputs, groups]. Raises: ValueError.
         """
         shape = (len(codes), -(-layout.columns // layout.group))
         if codes.shape[1:] != (layout.columns,) or scales.shape != shape or scales.dtype != np.float16:
@@ -156,7 +145,7 @@ class Library:
     def _pack(
         self, name: str, layout: Layout, first: int, arrays: list[Any], out: Bytes, *numbers: int, returns: Any = None
     ) -> Any:
-        """Have an entry point pack outputs from `first` on: the first of `arrays` has a row for each."""
+        """The first of `arrays` has a row for each output."""
         words, data, count = self.words(layout), self._data(layout, out), len(arrays[0])
         self._check_part(layout, first, count)
         kept = [None if array is None else np.ascontiguousarray(array) for array in arrays]
@@ -170,7 +159,7 @@ class Library:
             raise ValueError(f"outputs {first} to {first + count} are not whole panels of {layout}")
 
     def unpack_rows(self, layout: Layout, packed: Bytes, indices: npt.NDArray[np.int64]) -> Floats:
-        """Those rows of the matrix, f32 [rows, columns]. Raises: ValueError if sizes do not fit, IndexError for no row."""
+        """Rows of the matrix, f32 [rows, columns]. Raises: ValueError if sizes do not fit, IndexError for no row."""
         indices = np.ascontiguousarray(indices, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < layout.outputs:
             raise IndexError(f"rows {indices.min()} to {indices.max()} of {layout}")
@@ -181,7 +170,7 @@ class Library:
 
     @property
     def attends(self) -> bool:
-        """False of a library that an earlier version has built, which knows products alone."""
+        """False for a library that an earlier version has built, which has only products."""
         return hasattr(self.entries, "dragoman_block_bytes")
 
     def block_bytes(self, cache_type: str, head_size: int, value_size: int) -> tuple[int, int]:
@@ -198,7 +187,6 @@ class Library:
         return _declared(self.entries, name, returns, takes)
 
     def quick_entry(self, name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
-        """An entry point that returns at once."""
         return _declared(self.quick, name, returns, takes)
 
     def _data(self, layout: Layout, packed: Bytes) -> int:

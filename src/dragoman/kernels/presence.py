@@ -1,7 +1,6 @@
 """Tells whether the library of kernels is here, why not, and whether it is of these sources, without loading anything.
 
-Does: read what native/build.py has put beside it, and in a clone the sources. Does not: import packages that may be missing.
-Called by `library`, by the loader and by the doctor, on any thread; native/build.py runs it by its path.
+Imports no package that may be missing; native/build.py runs it by its path.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SOURCES = PLACE.parents[2] / "native"  # only clones have it
 _STAMP_WORDS = 3  # digests of all that it was built from and of the sources, and OpenVINO's version
 
 HELD = "DRAGOMAN_KERNELS_ISA"
-"""The variable that holds the library to an instruction set, for tests; `none` has it count as missing."""
+"""The variable that holds the library to an instruction set, for tests; with `none` it counts as missing."""
 
 BUILD = "install dragoman again where there is a C++ compiler"
 BUILD_CLONE = "run `make serve` or `python native/build.py`"
@@ -28,7 +27,7 @@ STALE = "dragoman's own kernels are not built from the sources in native/"
 
 
 def why_not() -> str:
-    """Why there is no library that fits what is installed, "" if there is one."""
+    """The reason why no library fits what is installed, "" if one does."""
     if held() == "none":
         return f"{HELD} is none"
     if not (PLACE / LIBRARY).is_file():
@@ -59,7 +58,6 @@ def is_stale() -> bool:
 
 
 def sources_digest(folder: Path) -> str:
-    """The digest of the sources that a library is built from."""
     paths = sorted((*folder.glob("*.cpp"), *folder.glob("*.hpp"), folder / "CMakeLists.txt"))
     parts = [part for path in paths for part in (path.name.encode(), path.read_bytes())]
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()

@@ -1,6 +1,6 @@
-"""The library's operation for layers that keep something of a sequence from token to token, in OpenVINO's graphs.
+"""Makes nodes of the library's operation for recurrent layers, in OpenVINO's graphs.
 
-Does: make its nodes. Does not: know models. Called by builders of graphs, on any thread.
+All functions raise LibraryMissing, and RuntimeError if sizes do not fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Floats = npt.NDArray[np.float32]
 class Kept(NamedTuple):
     """The table that blocks keep, and the tables by which a step's rows find their blocks.
 
-    `table`: u8 [blocks, ..., bytes], zeros where nothing was written. `tables`: past_lens, subsequence_begins, block_indices
-    and block_indices_begins, as `ForwardBatch` has them.
+    `table`: u8 [blocks, ..., bytes], zeros where nothing was written. `tables`: past_lens, subsequence_begins,
+    block_indices and block_indices_begins, as `ForwardBatch` has them.
     """
 
     table: Any
@@ -49,7 +49,6 @@ def convolution(x: Any, taps: Floats, bias: Floats | None, kept: Kept, num_slots
     """Each channel of a token's and its predecessors' rows times its taps, the last of which is the token's own.
 
     Shapes: x f32 [T, 1, width], taps [width, length], bias [width] -> [T, 1, width]; a block keeps f32 [slots, width].
-    Raises: LibraryMissing; RuntimeError if sizes do not fit.
     """
     width, length = taps.shape
     constants = [taps.T] if bias is None else [taps.T, bias]
@@ -59,8 +58,8 @@ def convolution(x: Any, taps: Floats, bias: Floats | None, kept: Kept, num_slots
 def heads(rows: Sequence[Any], kept: Kept, scan: HeadScan) -> Any:
     """The output of heads that read their states, f32 [T, heads, value size]; the states are updated.
 
-    `rows`: the mixed input f32 [T, ..., width], steps f32 [T, ..., heads], and of a scan that corrects parts, the same.
-    Raises: as `convolution`.
+    `rows`: the mixed input f32 [T, ..., width], steps f32 [T, ..., heads], and of a scan that corrects, parts like the
+    steps.
     """
     sizes = [scan.num_key_heads, scan.num_heads, scan.key_size, scan.value_size]
     limits = [repr(min(limit, _LARGEST)) for limit in scan.step_limits]
@@ -71,8 +70,8 @@ def heads(rows: Sequence[Any], kept: Kept, scan: HeadScan) -> Any:
 def channels(rows: Sequence[Any], kept: Kept, rates: Floats, biases: Floats, skips: Floats) -> Any:
     """The output of channels that read their states, f32 [T, 1, width]; a block keeps f32 [numbers, width].
 
-    `rows`: x and steps f32 [T, ..., width], keys and queries f32 [T, ..., numbers]. Shapes: rates [numbers, width], biases
-    and skips [width]. Raises: as `convolution`.
+    `rows`: x and steps f32 [T, ..., width], keys and queries f32 [T, ..., numbers]. Shapes: rates [numbers, width],
+    biases and skips [width].
     """
     num_numbers, width = rates.shape
     return _recurrence("channels", [width, num_numbers], rows, kept, [rates, biases, skips])
@@ -81,8 +80,7 @@ def channels(rows: Sequence[Any], kept: Kept, rates: Floats, biases: Floats, ski
 def gates(rows: Sequence[Any], kept: Kept, rates: Floats) -> Any:
     """The states of gated linear recurrences, f32 [T, 1, width]; a block keeps f32 [1, width].
 
-    `rows`: x, gates of what goes in, and gates of what is left, each f32 [T, ..., width]. Shapes: rates [width].
-    Raises: as `convolution`.
+    `rows`: x, gates of the input, and gates of the state, each f32 [T, ..., width]. Shapes: rates [width].
     """
     return _recurrence("gates", [rates.size], rows, kept, [rates])
 
