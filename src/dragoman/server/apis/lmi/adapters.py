@@ -1,6 +1,5 @@
-"""Reads the adapters that a call of LMI's names for its prompts.
+"""Reads the adapters that a call names for its prompts: header, query and body, in this order.
 
-Does: header, query and body, in this order. Does not: know which adapters there are (the service does).
 Source: LMI's adapters schema; the header is SageMaker's, for inference components with adapters.
 """
 
@@ -42,7 +41,6 @@ class WithAdapters:
         self._dialect = dialect
 
     def open(self, http: HttpCall) -> Opening:
-        """See `Dialect`."""
         opening = self._dialect.open(http)
 
         def parse() -> Call:
@@ -55,5 +53,4 @@ class WithAdapters:
         return msgspec.structs.replace(opening, parse=parse)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """See `Dialect`."""
         return self._dialect.error_reply(error, http)

@@ -55,7 +55,6 @@ def _model_of_path(http: HttpCall, server: Server) -> str | None:
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
-    """The components that LMI's operations, and SageMaker's around them, refer to."""
     strict = {"max_tokens": LMI_STRICT_MAX_TOKENS} if profile.settings.get("lmi_strict") else {}
     return {
         **request_bodies(options_of(profile)),
@@ -75,7 +74,6 @@ def _description(profile: ModelProfile) -> str:
 
 
 def _model_of_v1_chat(http: HttpCall, server: Server) -> str | None:
-    """The model that the body names; where LMI's shape is spoken, as LMI would have it."""
     name, dialect = model_of_body(http, server), server.models.dialects[V1_CHAT]
     if name is None or server.models.knows(name):
         return name

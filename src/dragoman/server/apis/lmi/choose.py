@@ -1,7 +1,6 @@
 """Chooses the dialect of a body on the LMI routes, which carry LMI, chat and completion requests, and the model of a name.
 
-Does: look at the top-level keys. Does not: validate: a body that cannot be read is LMI's, whose error it becomes.
-Called by the endpoints, on the event loop. A key that is null counts as absent.
+On the event loop. A body that cannot be read is LMI's, whose error it becomes. A key that is null counts as absent.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Keys(msgspec.Struct):
-    """The keys that decide; their values stay undecoded."""
-
     messages: msgspec.Raw = _NULL
     prompt: msgspec.Raw = _NULL
     inputs: msgspec.Raw = _NULL
@@ -45,13 +42,12 @@ def dialect_of_body(http: HttpCall) -> str:
 
 
 def sole_model_if_unknown(name: str | None, server: Server) -> str | None:
-    """`name` where it tells models apart; None, for the default model, where there is but one and it is called else."""
+    """`name` where it tells models apart; None, for the default model, if the only model has another name."""
     models = server.models
     return None if name is None or (models.is_single and not models.knows(name)) else name
 
 
 def _keys(http: HttpCall) -> Mapping[str, Any]:
-    """The body's fields, of which only those that decide are known where the values of others are unusable."""
     try:
         value = http.json()
     except TooMuchJson:

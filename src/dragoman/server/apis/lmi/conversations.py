@@ -1,9 +1,6 @@
 """Conversations and completions as LMI answers them: OpenAI's parameters, LMI's errors, finish reasons and overflow rule.
 
-Does: hold what differs as profiles of the OpenAI wire format, and choose one for a call: `/v1/chat/completions` is in
-OpenAI's and in LMI's documents. Does not: parse or encode.
-Used by the dialects of the LMI routes and of `/v1/chat/completions`, on the event loop.
-Source: LMI 0.31, chat completions schema and inference API schema, error responses.
+`/v1/chat/completions` is in OpenAI's and in LMI's documents. Source: LMI 0.31, chat completions and inference API schemas.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ _KEYS = ("authorization", *KEY_HEADERS)
 
 
 def _body(error: ServerError) -> FrontError | LmiShortError:
-    """LMI's conversations tell whatever concerns the model in the short form, bad parameters too."""
+    """LMI's conversations tell all that concerns the model in the short form, bad parameters too."""
     return front_end_body(error) if error.kind in FRONT_END else short_body(error)
 
 
@@ -34,13 +31,12 @@ ERRORS = ErrorShape(STATUSES, _body, in_stream=short_body)
 LMI = Profile(
     name="lmi", errors=ERRORS, finish_words=LMI_FINISH, ignores_model=True, clips_overflow=True, fixes_defaults=True
 )
-"""A completion or a conversation in LMI's shape."""
 
 _OPENAI = replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True)
 
 
 def lmi_route(options: ChatOptions, http: HttpCall) -> Profile:
-    """The profile of a conversation on LMI's routes: LMI's unless server-sent events are asked for."""
+    """LMI's profile unless server-sent events are asked for."""
     return _OPENAI if SSE_MEDIA_TYPE in http.accept else LMI
 
 
@@ -48,7 +44,6 @@ def negotiate(options: ChatOptions, http: HttpCall) -> Profile:
     """The profile that answers this call, errors included.
 
     In `auto` it is LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document.
-    All others get OpenAI's.
     """
     if JSONLINES_MEDIA_TYPE in http.accept:
         return LMI
@@ -60,7 +55,6 @@ def negotiate(options: ChatOptions, http: HttpCall) -> Profile:
 
 
 def _is_plain_curl(headers: Mapping[str, str]) -> bool:
-    """True for curl, or a client that does not name itself, without a key."""
     agent = headers.get("user-agent", "").strip().lower()
     if agent and not agent.startswith("curl/"):
         return False

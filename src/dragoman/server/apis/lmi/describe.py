@@ -1,7 +1,4 @@
-"""Descriptions of the operations on LMI's routes; SageMaker's wrap the same bodies and answers.
-
-Does: hold answers, bodies, words and components. Does not: answer. Used when the APIs are imported.
-"""
+"""Descriptions of the operations on LMI's routes; SageMaker's wrap the same bodies and answers."""
 
 from __future__ import annotations
 
@@ -76,7 +73,6 @@ TEXT_OF_ALL = (
 
 
 def answered(content: Content, description: str = "the answer", *headers: str) -> Answers:
-    """The answer of a call that succeeds."""
     return {200: Answer(description, content, (*GENERATED, *headers))}
 
 
@@ -130,17 +126,14 @@ PARAMETERS = {
         TEXT,
     ),
 }
-"""What calls say outside their bodies."""
 
 HEADERS = {
     "x-next-token": header("the token to poll with next, as long as more may come"),
     "X-Amzn-SageMaker-Custom-Attributes": header("`x-next-token=TOKEN`, which SageMaker's runtime hands on"),
 }
-"""The headers of answers."""
 
 
 def request_bodies(options: LmiOptions) -> dict[str, Schema]:
-    """The components of the bodies of LMI's routes."""
     rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
     return {
         **parameters("LmiParameters", rows, options.profile, options.lmi_version, options.limits),

@@ -1,7 +1,6 @@
 """The LMI dialect: `inputs` and `parameters` in, `generated_text`, token lines or `outputs` lines out.
 
-Does: parse calls of the LMI routes, choose the form of the answer, answer errors. Does not: chat or completion bodies
-(`choose` sends those elsewhere). One instance per served model, called by the endpoints, on the event loop.
+One instance per served model, on the event loop. Chat and completion bodies go elsewhere (`choose`).
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ FORMATTERS = ("json", "jsonlines", "sse")
 class LmiOptions:
     """Options of the LMI dialect, named as `option.*` in serving.properties.
 
-    `rolling_batch`: auto, vllm, lmi-dist, trtllm, scheduler, deepspeed or disable. `lmi_version`: 0.26, 0.31 or 0.32.
     `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
-    `generation_defaults`, `takes_adapters`: as in `ModelProfile`. `thinks`: the model's reasoning can be told from its
-    answer.
+    `thinks`: the model's reasoning can be told from its answer.
     """
 
     rolling_batch: str = "auto"
@@ -48,23 +45,20 @@ class LmiOptions:
 
     @property
     def is_dynamic(self) -> bool:
-        """True if answers have the dynamic-batch shapes."""
         return self.rolling_batch == "disable" or self.batch_size > 1
 
     @property
     def profile(self) -> str:
-        """The parameter profile: dynamic batching has no backend of its own."""
+        """Dynamic batching has no backend of its own."""
         return "disable" if self.is_dynamic else self.rolling_batch
 
     @property
     def has_tgi_shape(self) -> bool:
-        """True if answers look like TGI's; there is no such shape for dynamic batches."""
+        """There is no such shape for dynamic batches."""
         return self.tgi_compat and not self.is_dynamic
 
 
 class LmiDialect(PureDialect):
-    """LMI's `inputs` schema for one model, in the shapes that the options select."""
-
     def __init__(self, options: LmiOptions) -> None:
         self._options = options
         self._reader = ParameterReader(
@@ -85,11 +79,10 @@ class LmiDialect(PureDialect):
         self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: InvalidPayload, InvalidParameter."""
         return self.parse_payload(read_payload(http), http)
 
     def parse_payload(self, payload: Payload, http: HttpCall) -> Call:
-        """The same for a payload that was read already, for instance by an operator's input formatter."""
+        """The call of a payload that was read already, perhaps by an operator's input formatter. Raises: InvalidRequest."""
         prompts = read_prompts(payload.inputs)
         parsed = self._reader.read(payload.parameters)
         formatter = parsed.values.output_formatter
@@ -112,7 +105,6 @@ class LmiDialect(PureDialect):
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a failed call; its shape depends on whether the call asked for a stream."""
         return error_reply(error, self._error_context(is_stream=self._asked_for_stream(http)))
 
     def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
@@ -127,10 +119,7 @@ class LmiDialect(PureDialect):
         return ErrorContext(is_stream, self._options.is_dynamic, self._shape.is_tgi)
 
     def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
-        """True if the answer streams: `asked` decides where it is given, else the formatter of request or operator.
-
-        No request can switch off streaming that the operator switched on for all dynamic requests.
-        """
+        """No request can switch off streaming that the operator switched on for all dynamic requests."""
         if self._options.is_dynamic and self._options.enable_streaming:
             return True
         if asked is not None:
@@ -139,7 +128,6 @@ class LmiDialect(PureDialect):
         return chosen in ("jsonlines", "sse")
 
     def _framing(self, formatter: str | None, accept: str) -> Framing:
-        """The framing of a stream: by the request's formatter, its Accept header, the operator's formatter, the shape."""
         for name in (formatter, _accepted(accept), self._options.output_formatter):
             if name == "sse":
                 return "sse"
@@ -148,7 +136,6 @@ class LmiDialect(PureDialect):
         return "sse" if self._shape.is_tgi else "jsonlines"
 
     def _asked_for_stream(self, http: HttpCall) -> bool:
-        """True if a call asked for a stream, as far as its body can be read."""
         try:
             payload = read_payload(http)
         except ServerError:
@@ -172,7 +159,7 @@ def _asked(parameters: Mapping[str, Any]) -> bool | None:
 
 
 def _overruled(payload: Payload, parsed: Parsed, *, is_stream: bool) -> list[str]:
-    """Names of the parameters about the answer's form that something else, or nobody's knowing them, made useless."""
+    """Names of the parameters about the answer's form that have no effect."""
     values, names = parsed.values, []
     if payload.stream is not None and parsed.has("stream") and values.stream is not payload.stream:
         names.append("stream")

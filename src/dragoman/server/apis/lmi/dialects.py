@@ -1,7 +1,4 @@
-"""The dialects of LMI's routes for one model, with an operator's code around them.
-
-Does: set up. Does not: choose among them for a call (`choose` does). Called when a model is composed.
-"""
+"""The dialects of LMI's routes for one model, with an operator's code around them. Called when a model is composed."""
 
 from __future__ import annotations
 
@@ -50,7 +47,6 @@ def options_of(profile: ModelProfile) -> LmiOptions:
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """The dialects for a model."""
     options = options_of(profile)
     shared = shared_options(profile)
     plain: dict[str, Dialect] = {
@@ -66,7 +62,6 @@ def set_up(profile: ModelProfile) -> Dialects:
 
 
 def _with_operator_code(plain: Dialects, code: OperatorCode, options: LmiOptions) -> Dialects:
-    """The dialects with the operator's formatters and handler around them."""
     dialects = plain
     if code.options is not None:
         # an operator's formatter takes the place of option.output_formatter, which would stream every answer

@@ -1,7 +1,5 @@
-"""The LMI dialect's errors: one table from kinds to statuses and bodies.
+"""The LMI dialect's errors: one table from kinds to statuses and bodies, before an answer has begun and inside a stream.
 
-Does: choose status and body of an error, before an answer has begun and inside a stream. Does not: decide whether a call
-streams (`lmi`). Called by the LMI dialect and its encoders, on the event loop.
 Sources: the LMI schema page v0.31, error responses; the front end's own errors for what never reaches a model.
 """
 
@@ -22,7 +20,7 @@ MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or
 
 
 class ErrorContext(msgspec.Struct, frozen=True):
-    """The form that the call asked for; its error has the same."""
+    """The form that the call asked for."""
 
     is_stream: bool = False
     is_dynamic: bool = False
@@ -103,12 +101,10 @@ Body = FrontError | LmiShortError | LmiBatchError | LmiFailure | LmiStreamFailur
 
 
 def short_body(error: ServerError) -> LmiShortError:
-    """The text and the status of what concerns a model."""
     return LmiShortError(error.message, MODEL_ERROR)
 
 
 def generation_body(error: ServerError, context: ErrorContext) -> Body:
-    """The body of a bad generation parameter or a failed generation."""
     if context.is_dynamic:
         return _batch_body(error)
     if context.is_stream:
@@ -118,7 +114,6 @@ def generation_body(error: ServerError, context: ErrorContext) -> Body:
 
 
 def front_end_body(error: ServerError) -> FrontError:
-    """The body of an error of a kind that the front end tells."""
     return FrontError(STATUSES[error.kind], FRONT_END[error.kind], error.message)
 
 
@@ -134,12 +129,11 @@ def front_reply(error: ServerError) -> Reply:
 
 
 def front_error(status: int, error_type: str, message: str) -> Reply:
-    """An error of LMI's front end."""
     return json_reply(status, FrontError(status, error_type, message))
 
 
 def bad_request(message: str) -> Reply:
-    """A request that LMI's front end does not pass on to a model."""
+    """The answer to a request that LMI's front end does not pass on to a model."""
     return front_error(400, "BadRequestException", message)
 
 
@@ -177,7 +171,6 @@ _TGI_TYPES: Mapping[str, str] = {
 
 
 def error_body(error: ServerError, context: ErrorContext) -> Body:
-    """The body of an error, with TGI's field where the call has that shape."""
     if error.kind in FRONT_END:
         body: Body = front_end_body(error)
     elif error.kind in _PAYLOAD:
@@ -188,18 +181,17 @@ def error_body(error: ServerError, context: ErrorContext) -> Body:
 
 
 def error_reply(error: ServerError, context: ErrorContext) -> Reply:
-    """The answer to a call that failed before anything was sent."""
     return json_reply(STATUSES[error.kind], error_body(error, context))
 
 
 def stream_error_body(error: ServerError, context: ErrorContext) -> Body:
-    """The last object of a stream that fails: any failure is told as a failed generation, its status is long sent."""
+    """The last object of a stream that fails: any failure is told as a failed generation, as the status was sent."""
     body = generation_body(error, context)
     return _with_tgi_fields(body, error) if context.is_tgi else body
 
 
 def _with_tgi_fields(body: Body, error: ServerError) -> Body:
-    """The body with the two fields by which TGI's clients raise; the front end's errors have no `error` of their own."""
+    """TGI's clients raise by these two fields; the front end's errors have no `error` of their own."""
     return msgspec.structs.replace(body, error=error.message, error_type=_TGI_TYPES.get(error.kind, "validation"))
 
 

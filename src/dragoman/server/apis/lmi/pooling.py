@@ -1,7 +1,6 @@
-"""LMI's bodies for models that embed or score: `inputs` in, vectors or scores out.
+"""LMI's bodies for models that embed or score: `inputs` in, vectors or scores out. One dialect per model, on the event loop.
 
-Does: read, ask the model's service, write. Does not: tokenise or compute. Set up for each served model that generates
-nothing; called on the event loop. Source: the LMI 0.31 text embedding guide: the Java engines' answers.
+Source: the LMI 0.31 text embedding guide: the Java engines' answers.
 """
 
 from __future__ import annotations
@@ -33,16 +32,14 @@ from dragoman.server.pooling import (
 from dragoman.server.responder import note_ignored
 
 WORDS = Profile(name="lmi")
-"""How its bodies are read; errors are told in general words."""
+"""Its errors are told in general words."""
 
 _KEYS = ("key", "value")  # of a pair
 
 
 class LmiPoolingDialect(AnsweringDialect):
-    """`inputs` for one model that embeds or scores."""
-
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed: what the client did wrong, the Java engines' translator tells."""
+        """The Java engines' translator tells what the client did wrong."""
         if isinstance(error, InvalidRequest | CapacityError):
             return front_error(400, "TranslateException", error.message)
         return error_reply(error, ErrorContext())
@@ -60,7 +57,6 @@ class LmiPoolingDialect(AnsweringDialect):
         return json_reply(200, made, headers)
 
     async def _vectors(self, payload: Payload, request_id: str) -> Any:
-        """A vector for a string, a list of them for a list."""
         given = read_texts("inputs", payload.inputs, self._profile.limits, WORDS)
         with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
             request = EmbedRequest(texts=given.texts, request_id=request_id, truncation=Truncation.RIGHT)
@@ -68,7 +64,6 @@ class LmiPoolingDialect(AnsweringDialect):
         return await encoded_arrays(made.vectors, _row) if given.is_list else made.vectors[0].tolist()
 
     async def _scores(self, payload: Payload, request_id: str) -> list[float]:
-        """A score for each pair."""
         values = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]
         with told_as({"pairs": "inputs", "texts": "inputs"}, "inputs[{}]".format):
             request = ScoreRequest(pairs=self._pairs(values), request_id=request_id, truncation=Truncation.RIGHT)

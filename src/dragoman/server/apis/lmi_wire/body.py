@@ -1,7 +1,6 @@
-"""Reads the body of an LMI or TGI request, whatever its content type.
+"""Reads the body of an LMI or TGI request: JSON, plain text, URL-encoded and multipart forms become one `Payload`.
 
-Does: JSON, plain text, URL-encoded and multipart forms -> one `Payload`. Does not: look into `parameters`.
-Called by the LMI and TGI dialects, on the event loop. Everything here raises InvalidPayload.
+On the event loop. Everything here raises InvalidPayload.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # th
 
 
 def show(value: Any) -> str:
-    """The value as JSON on one line, cut to a length that fits a message."""
     return shown_json(value, MAX_SHOWN)
 
 
@@ -43,8 +41,8 @@ def read_boolean(value: Any) -> bool:
 class Payload(msgspec.Struct, frozen=True):
     """A request before its parameters are read. `inputs` is as sent; `unknown` names top-level fields without meaning.
 
-    `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name. `adapters`: as sent;
-    among `unknown` as well, as a model without adapters has no use for them.
+    `stream`: what the top level says; it wins over the parameter of that name. `adapters`: as sent; among `unknown` as well,
+    as a model without adapters has no use for them.
     """
 
     inputs: Any
@@ -55,7 +53,6 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 def read_payload(http: HttpCall) -> Payload:
-    """The payload of a call. Raises: InvalidPayload naming what is wrong with the body."""
     match http.media_type:
         case "" | "application/json":
             return _from_object(_json_body(http))
@@ -119,7 +116,6 @@ def form_fields(
 
 
 def _from_form(fields: Mapping[str, list[str]]) -> Payload:
-    """A form's fields: `inputs` as often as there are prompts, `parameters` as JSON."""
     body: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
     inputs = fields.get("inputs", [])
     if len(inputs) > 1:

@@ -1,8 +1,4 @@
-"""The parameters and forms of LMI's and TGI's requests as schemas.
-
-Does: turn the rows of the parameter table into schemas. Does not: describe whole bodies, or answers.
-Called when the document is built.
-"""
+"""The rows of the parameter table, and forms, as schemas. Called when the document is built."""
 
 from __future__ import annotations
 
@@ -49,7 +45,6 @@ def parameters(name: str, rows: Mapping[str, Param], profile: str, version: str,
 
 
 def schemas_of_fields(rows: Mapping[str, Param], limits: Limits) -> dict[str, Schema]:
-    """The types and ranges of the fields that these rows set."""
     made = struct_schemas([LmiBody])[LmiBody.__name__]
     typed = {row.field: made["properties"][row.field] for row in rows.values()}
     found = field_schemas({"properties": typed}, {}, profile_of(rows, limits), ModelProfile(limits=limits))
@@ -57,7 +52,6 @@ def schemas_of_fields(rows: Mapping[str, Param], limits: Limits) -> dict[str, Sc
 
 
 def form() -> Schema:
-    """A body as HTML forms send it."""
     return an_object(
         {"inputs": described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT)), "the prompt; repeated, several prompts")},
         {"parameters": described(TEXT, "`parameters` as JSON text"), "stream": described(TEXT, "true or false")},

@@ -1,7 +1,6 @@
-"""Encodes LMI and TGI answers: whole bodies, and streams with one object per token.
+"""Encodes LMI and TGI answers: whole bodies, streams with one object per token, `outputs` lines of dynamic batches.
 
-Does: fold events into lines or server-sent events; dynamic-batch bodies and `outputs` lines. Does not: build the objects
-(`objects`). One encoder per call, used on the event loop. Encoders keep the JSON compact: its spaces mean nothing.
+One encoder per call, on the event loop. The JSON is compact: its spaces mean nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ to_json = msgspec.json.encode  # NaN and infinities become null, non-ASCII stays
 
 
 class LmiEncoder:
-    """The part that all LMI answers share: the framing of a stream, its end and its errors."""
+    """The framing of a stream, its end and its errors."""
 
     def __init__(self, framing: Framing, stream_error: ErrorObject) -> None:
         self._frame = sse if framing == "sse" else jsonline
@@ -57,24 +56,19 @@ class LmiEncoder:
         self._timings = NO_TIMINGS
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        """They stand with each whole answer and in a stream's last line."""
         self._timings = timings
         return True
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200 and the media type of the framing: nothing that happened so far changes it."""
         return Head(self._media_type)
 
     def end(self) -> bytes:
-        """Nothing: the last token's object ends the stream."""
         return b""
 
     def stream_error(self, error: ServerError) -> bytes:
-        """The error's object as the last line or event, framed like the others so that line readers see it."""
         return self._frame(to_json(self._stream_error(error)))
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
         return ()
 
 
@@ -97,7 +91,6 @@ class TokenEncoder(LmiEncoder):
         self._num_tokens = 0
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The answers in the order of the prompts; a list where the call or the shape wants one."""
         texts = self._answer.prompts.texts
         bodies = [
             self._build.result(text, result.prompt, result.sequences)
@@ -108,7 +101,6 @@ class TokenEncoder(LmiEncoder):
         return json_reply(200, bodies if self._is_list else bodies[0])
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """One line per token; the last one carries the text and the details. Other sequences are not streamed."""
         if event.index:
             return b""
         if event.prompt is not None:
@@ -140,7 +132,7 @@ class TokenEncoder(LmiEncoder):
         return TgiLine(index=self._num_tokens, token=made, top_tokens=top_tokens, generated_text=None, details=None)
 
     def _last_line(self, token: TokenOutput | None, finish_reason: FinishReason) -> Line:
-        """The line of the last token; a stream without any token still ends with one, which does not count."""
+        """A stream without any token still ends with one, which does not count."""
         line = self._line(token or NO_TOKEN)
         if token is None:
             self._num_tokens -= 1
@@ -173,7 +165,7 @@ class OutputsEncoder(LmiEncoder):
         self._has_sent_prompts = not answer.has_full_text
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """A list of answers in the order of the prompts; in 0.26 one answer, with a list where the prompts were one."""
+        """In 0.26 one answer, with a list where the prompts were one."""
         prefix = self._answer.prompts.texts if self._answer.has_full_text else [""] * len(results)
         is_ranked = self._answer.is_beam_search
         texts = [
@@ -188,7 +180,6 @@ class OutputsEncoder(LmiEncoder):
         return json_reply(200, LmiBatch(texts, timings) if is_array else LmiResult(texts[0], timings=timings))
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The lines of the steps that this event completes."""
         if event.index:
             return b""
         if event.tokens or not self._has_begun[request_index]:
@@ -202,14 +193,12 @@ class OutputsEncoder(LmiEncoder):
         return b"".join(lines)
 
     def end(self) -> bytes:
-        """The texts that still waited for other prompts."""
         lines = []
         while any(self._pending):
             lines.append(self._outputs())
         return b"".join(lines)
 
     def _is_step_over(self) -> bool:
-        """True if every unfinished prompt has a text."""
         waits = any(running and not texts for running, texts in zip(self._is_running, self._pending, strict=True))
         return not waits and any(self._pending)
 

@@ -1,6 +1,5 @@
 """The JSON objects of LMI and TGI answers, and how they are made from neutral results: tokens, details, sequences.
 
-Does: field names, their order, which of them are shown. Does not: framing or HTTP. Used by the encoders, on the event loop.
 Source of names and order: the LMI schema pages v0.31 and v0.26, the TGI API.
 """
 
@@ -147,7 +146,6 @@ class LmiOutputsLine(msgspec.Struct):
 Result = LmiResult | LmiResultOfSeveral
 Line = LmiLine | TgiLine
 LMI_RESULTS = (LmiResult, LmiResultOfSeveral)
-"""What answers one prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +158,13 @@ class Shape:
 
 
 def finite(logprob: float | None) -> float | None:
-    """The log-probability as JSON can carry it."""
     if logprob is None or logprob >= LOWEST_LOGPROB:
         return logprob
     return LOWEST_LOGPROB  # minus infinity, and NaN, which compares false with everything
 
 
 class ObjectBuilder:
-    """Builds the objects of one call. `token` makes a generated token's object in the call's shape."""
+    """Builds the objects of one call."""
 
     def __init__(self, shape: Shape, answer: AnswerPlan) -> None:
         self._shape = shape
@@ -180,7 +177,6 @@ class ObjectBuilder:
             self.token = _v026_token
 
     def result(self, prompt_text: str, prompt: PromptInfo, sequences: Sequence[SequenceResult]) -> Result:
-        """The whole answer to one prompt: the best sequence, and the others under best_of_sequences."""
         best, *others = best_first(sequences, is_ranked=self._answer.is_beam_search)
         text = self.text(prompt_text, best.text)
         if not (self._answer.has_details or self._answer.is_several):
@@ -196,7 +192,6 @@ class ObjectBuilder:
         return LmiResult(text, LmiDetails(inputs=prompt_text, **named))
 
     def text(self, prompt_text: str, text: str) -> str:
-        """The answer's text, after the prompt if the client asked for the full text."""
         return prompt_text + text if self._answer.has_full_text else text
 
     def stream_details(
@@ -207,7 +202,7 @@ class ObjectBuilder:
         prompt: PromptInfo,
         top_tokens: list[list[LmiToken]],
     ) -> LmiDetails:
-        """The details of a stream's last line: without the tokens, which were sent already."""
+        """Without the tokens, which were sent already."""
         is_tgi = self._shape.is_tgi
         shows_top_tokens = self._answer.has_top_tokens and not self._shape.is_tgi_route  # TGI: on every event only
         return LmiDetails(
@@ -221,14 +216,12 @@ class ObjectBuilder:
         )
 
     def top_tokens(self, token: TokenOutput) -> list[LmiToken]:
-        """The most likely tokens at the place of `token`."""
         return [self._top_token(top, is_special=token.special and top.id == token.id) for top in token.top]
 
     def _other_sequence(self, sequence: SequenceResult, prompt: PromptInfo, prompt_text: str) -> LmiSequence:
         return LmiSequence(generated_text=self.text(prompt_text, sequence.text), **self._sequence(sequence, prompt))
 
     def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> dict[str, Any]:
-        """The fields that the best sequence's details and the other sequences share, by name."""
         has_top_tokens = self._answer.has_top_tokens
         return {
             "finish_reason": LMI_FINISH[sequence.finish_reason],
@@ -240,13 +233,13 @@ class ObjectBuilder:
         }
 
     def _seed(self, prompt: PromptInfo) -> int | UnsetType | None:
-        """The seed where TGI tells it: null where nothing was drawn."""
+        """TGI tells it: null where nothing was drawn."""
         if not self._shape.is_tgi:
             return UNSET
         return prompt.seed if self._answer.is_sampling else None
 
     def _prefill(self, prompt: PromptInfo) -> list[LmiPromptToken] | UnsetType:
-        """The prompt's tokens where they were asked for; TGI's clients expect the field in any case."""
+        """TGI's clients expect the field in any case."""
         if self._answer.has_prefill:
             return [self._prompt_token(token) for token in prompt.tokens]
         return [] if self._shape.is_tgi else UNSET

@@ -1,8 +1,4 @@
-"""Decides what the parameters of an LMI or TGI request mean together, and builds the neutral requests.
-
-Does: greedy, sampling or beams; how many sequences; what the answer shows; which parameters have no effect.
-Does not: read values (`parameters.reader`) or encode answers. Called by the LMI and TGI dialects, on the event loop.
-"""
+"""Decides what the parameters of an LMI or TGI request mean together, and builds the neutral requests. On the event loop."""
 
 from __future__ import annotations
 
@@ -37,9 +33,8 @@ class Rules:
     """The way one family of routes reads parameters.
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
-    a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `takes_adapters`: a request may ask
-    for one. `thinks`: the model's reasoning can be told from its answer. `includes_stop`: a text that ends with a stop
-    string has it.
+    a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `thinks`: the model's reasoning can be
+    told from its answer. `includes_stop`: a text that ends with a stop string has it.
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
@@ -51,8 +46,6 @@ class Rules:
 
 
 class Decoding(NamedTuple):
-    """The way the tokens of a request are chosen, and the number of its sequences."""
-
     mode: Literal["greedy", "sampling", "beams"]
     num_beams: int
     n: int
@@ -82,7 +75,7 @@ class Plan(NamedTuple):
 
 
 def read_prompts(inputs: Any) -> Prompts:
-    """The prompts in `inputs`. Raises: InvalidPayload unless it is a non-empty string or an array of such strings."""
+    """Raises: InvalidPayload unless it is a non-empty string or an array of such strings."""
     if inputs is None:
         raise InvalidPayload("Field 'inputs' is missing: it must be a string or an array of strings", param="inputs")
     texts = inputs if isinstance(inputs, list) else [inputs]
@@ -138,7 +131,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
 
 
 def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> GenerationRequest:
-    """The request, whose grammar has the name that the client knows: errors tell it, and what is passed over."""
+    """The grammar gets the name that the client knows: errors tell it, and what is passed over."""
     grammar = request.sampling.grammar
     if grammar is None or not grammar.param.startswith("response_format"):
         return request
@@ -190,7 +183,7 @@ def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
 
 
 def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
-    """True if tokens are drawn: temperature 0 is greedy, and so are top_k 0 and top_p 0 together (TensorRT-LLM)."""
+    """Temperature 0 is greedy, and so are top_k 0 and top_p 0 together (TensorRT-LLM)."""
     values = parsed.values
     is_greedy_by_value = values.temperature == 0 or _is_greedy_by_filters(values)
     return _wants_sampling(parsed, rules) and not is_greedy_by_value

@@ -1,6 +1,6 @@
-"""Health checks: readiness and liveness, in the words of LMI's front end, which all of them share.
+"""Health checks: readiness and liveness, in the words of LMI's front end.
 
-Called on the event loop; never waits, so that health checks answer however busy the models are.
+On the event loop; never waits, so that health checks answer however busy the models are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 _WORDS = {200: "ok", 500: "error", 503: "loading model"}
 
 Statuses = Mapping[str, ModelStatus]
-"""A status per model."""
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -67,23 +66,19 @@ async def ready(http: HttpCall, server: Server) -> Reply:
 
 
 async def live(http: HttpCall, server: Server) -> Reply:
-    """Liveness: 200 as long as a restart would not help: loading, draining and a dead engine that is renewed are alive."""
+    """200 as long as a restart would not help: loading, draining and a dead engine that is renewed are alive."""
     is_dead = _is_dead(server.models, for_good=True)
     return json_reply(500 if is_dead else 200, Liveness("Unhealthy" if is_dead else "Healthy", not is_dead))
 
 
 def readiness(models: ModelRegistry) -> tuple[int, Statuses]:
-    """The status of the health checks, and each model's."""
     if _is_dead(models):
         return 500, _statuses(models)
     return 200 if models.state is ServerState.READY else 503, _statuses(models)
 
 
 def _is_dead(models: ModelRegistry, *, for_good: bool = False) -> bool:
-    """True if an engine takes no requests, or (`for_good`) never will again.
-
-    The engines that a drain stopped are not dead, they are done.
-    """
+    """True if an engine takes no requests, or (`for_good`) never will again. What a drain stopped is done, not dead."""
     if models.state in (ServerState.FAILED, ServerState.DRAINING):
         return models.state is ServerState.FAILED
     healths = [model.engine.health() for model in models.models]
@@ -91,7 +86,6 @@ def _is_dead(models: ModelRegistry, *, for_good: bool = False) -> bool:
 
 
 def _statuses(models: ModelRegistry) -> Statuses:
-    """Each model's status; models that still load are PENDING, and all are unhealthy during a drain."""
     statuses = {model.name: _status(models, model) for model in models.models}
     is_failed = models.state is ServerState.FAILED
     for name in models.expected_names:
@@ -109,7 +103,6 @@ def _status(models: ModelRegistry, model: ServedModel) -> ModelStatus:
 
 
 def _pending(models: ModelRegistry, name: str) -> ModelStatus:
-    """The status of a model that is being loaded, or whose engine is made again."""
     progress = models.progress_of(name)
     if progress is None:
         return ModelStatus("PENDING")

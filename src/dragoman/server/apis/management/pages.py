@@ -1,7 +1,6 @@
-"""`GET /openapi.json`, `GET /docs`, `GET /` and the metrics: what the server says of itself.
+"""`GET /openapi.json`, `GET /docs`, `GET /` and the metrics: what the server says of itself. On the event loop.
 
-Does: build the document at the first request and keep its bytes; send browsers from the root to the playground. Open to all:
-none of them tells about models' use but in totals. On the event loop.
+Open to all: these pages tell about the use of models only in totals.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class Document:
 
 
 class Metrics:
-    """The metrics of the server's models."""
-
     def __init__(self, server: Server) -> None:
         models, watch = server.models, server.watch
         others = (models.loads, MemoryMetrics(server.bodies))
@@ -60,17 +57,14 @@ class Metrics:
 
 
 async def document(http: HttpCall, server: Server) -> Reply:
-    """The OpenAPI document."""
     return server.shared(Document).reply
 
 
 async def docs(http: HttpCall, server: Server) -> Reply:
-    """The page to read the document and try the routes."""
     return _page()
 
 
 async def metrics(http: HttpCall, server: Server) -> Reply:
-    """Metrics of engines and calls, for Prometheus."""
     as_openmetrics = names(http.accept, OPENMETRICS)
     text = server.shared(Metrics).registry.render(as_openmetrics=as_openmetrics)
     return Reply(200, text, OPENMETRICS_MEDIA_TYPE if as_openmetrics else METRICS_MEDIA_TYPE, {"vary": "accept"})
@@ -101,7 +95,7 @@ async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
 
 
 def index_of(server: Server, statuses: Statuses) -> Index:
-    """The answer of `GET /` for programs: calls that the models can answer, or all if other models may be loaded."""
+    """Calls that the models can answer, or all if other models may be loaded."""
     models = server.models.models
     does = {model.pooling is not None for model in models} if models and server.hosting is None else {True, False}
     calls: dict[str, list[str]] = {}

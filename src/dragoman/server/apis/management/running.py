@@ -1,7 +1,4 @@
-"""`GET /debug/requests` and `POST /cancel/{request_id}`: the calls that run or wait at this moment, and their end.
-
-Does: report the progress of each, end one. Does not: show prompts. On the event loop, for callers with a key.
-"""
+"""`GET /debug/requests` and `POST /cancel/{request_id}`, on the event loop. They show no prompts."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ class Failure(msgspec.Struct):
 ERRORS = json_teller(
     statuses(overloaded=503, cancelled=500, engine_dead=500), Failure, lambda error, http: Failure(error.message)
 )
-"""The errors of operations for operators."""
 
 _LOOK_S = 0.15
 _MOST_LOOKS = 3  # in whose time most steps end
@@ -63,7 +59,6 @@ class CancelledCalls(msgspec.Struct, frozen=True):
 
 
 async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
-    """End the calls of an id. Raises: NotFound if none runs."""
     request_id = http.path_params["request_id"]
     if not server.watch.cancel(request_id):
         raise NotFound(f"no request {request_id[:100]!r} is running", param="request_id")
@@ -71,7 +66,6 @@ async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
 
 
 async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
-    """Those that run now, the oldest first."""
     progress = _progress(server)
     for _ in range(_MOST_LOOKS):
         if None not in progress.values():

@@ -1,5 +1,4 @@
-"""OpenVINO Model Server's API: OpenAI's wire format with that server's defaults, limits and words, below `/v3`; what its
-clients ask of models by other protocols, below `/v2`, `/v1/config` and `/v1/models`."""
+"""OpenVINO Model Server's API: OpenAI's wire format below `/v3`, and models by other protocols."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""OpenVINO Model Server's configuration operations: the status of all models, and reloading what is configured.
+"""OpenVINO Model Server's configuration operations: the status of all models, and reloading what the model store holds.
 
-Makes what is served equal to what the model store holds, which stands for its config file; `hosting` loads and unloads.
-On the event loop. Source: OVMS's REST API, Config Status and Config Reload.
+The store stands for its config file. Source: OVMS's REST API, Config Status and Config Reload.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class ModelVersions(msgspec.Struct, frozen=True):
 
 
 Statuses = dict[str, ModelVersions]
-"""The models by name."""
 
 
 async def _config(http: HttpCall, server: Server) -> Statuses:
@@ -78,7 +76,6 @@ async def _reload(http: HttpCall, server: Server) -> Reply:
 
 
 def statuses(server: Server) -> Statuses:
-    """The status of every model, the default first."""
     if server.hosting is None:
         return {model.name: _of(ModelState.READY, model.version) for model in server.models.models}
     return {status.name: _of_status(status) for status in server.hosting.statuses()}
@@ -139,4 +136,3 @@ OPERATIONS = (
         answer=_reload,
     ),
 )
-"""All of them."""

@@ -1,6 +1,5 @@
 """One model as the clients of OpenVINO Model Server ask for it: by KServe's v2 protocol, and by TensorFlow Serving's.
 
-Does not infer by tensors: models here take texts, on `/v3`. On the event loop; the operations never wait.
 Source: KServe's Open Inference Protocol (REST); OVMS's REST APIs, KServe and TensorFlow Serving.
 """
 
@@ -78,7 +77,6 @@ async def _ready(http: HttpCall, server: Server) -> KserveReady:
 
 
 async def _metadata(http: HttpCall, server: Server) -> KserveModel:
-    """Raises: NotFound, Unavailable."""
     model = _model_of(http, server)
     return KserveModel(_name_of(model, http), [model.version or ONLY_VERSION], "OpenVINO", [], [])
 
@@ -166,4 +164,3 @@ OPERATIONS = (
         answer=_status,
     ),
 )
-"""All of them."""

@@ -1,6 +1,5 @@
-"""The operation between text and tokens as OpenVINO Model Server has it: `/v3/tokenize`.
+"""`/v3/tokenize`: the model's service tokenises, long texts on its threads; this cuts and pads.
 
-The model's service tokenises, long texts on its threads; this cuts and pads. On the event loop.
 Source: OpenVINO Model Server, tokenize endpoint.
 """
 
@@ -51,7 +50,6 @@ class TokenizedV3(msgspec.Struct, frozen=True):
 
 
 async def tokenize(http: HttpCall, server: Server) -> Reply:
-    """The tokens of texts. Raises: ServerError."""
     raw = decode_object(http, V3)
     body = read_struct(raw, OvmsTokenizeBody, V3)
     if not body.model:
@@ -67,7 +65,6 @@ async def tokenize(http: HttpCall, server: Server) -> Reply:
 
 
 def _check(body: OvmsTokenizeBody, max_model_len: int) -> None:
-    """Raises: InvalidRequest."""
     profile: Profile = V3
     if body.text is None:
         raise profile.fault("text", "missing", "text is missing: it must be a string or an array of strings")
@@ -113,7 +110,7 @@ async def _tokens(service: TextService, text: str, body: OvmsTokenizeBody) -> li
 
 
 def _pad_id(tokenizer: Tokenizer) -> int:
-    """The padding token: the tokenizer's own, else its end-of-sequence token."""
+    """The tokenizer's padding token, else its end-of-sequence token."""
     if isinstance(tokenizer, HfTokenizer):
         named = tokenizer.facts.special_tokens.get("pad_token")
         token_id = None if named is None else tokenizer.token_to_id(named)
@@ -123,7 +120,6 @@ def _pad_id(tokenizer: Tokenizer) -> int:
 
 
 def request_schema() -> Schema:
-    """The body."""
     strict = nullable(BOOLEAN)
     return an_object(
         {"model": TEXT, "text": any_of(TEXT, array(TEXT, maxItems=LIMITS.max_prompts))},

@@ -1,7 +1,4 @@
-"""Errors as OpenVINO Model Server tells them: one string.
-
-`openai_wire.errors` frames them. Used on the event loop. Source: OVMS v2025.0, HTTP status map and texts.
-"""
+"""Errors as OpenVINO Model Server tells them: one string. Source: OVMS v2025.0, HTTP status map and texts."""
 
 from __future__ import annotations
 

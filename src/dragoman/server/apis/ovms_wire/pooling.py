@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's words for embeddings and reranking, as two profiles.
+"""OpenVINO Model Server's words for embeddings and reranking.
 
 Sources: OVMS, embeddings and rerank endpoints; OVMS HEAD, embeddings_api.cpp and rerank_utils.cpp (texts).
 """
@@ -19,7 +19,6 @@ V3_EMBEDDINGS = replace(
         "encoding_format.value": "encoding_format should either base64 or float",
     },
 )
-"""Embeddings on `/v3`."""
 
 V3_RERANK = replace(
     V3,
@@ -38,4 +37,3 @@ V3_RERANK = replace(
         "max_chunks_per_doc.type": "max_chunks_per_doc accepts integer values",
     },
 )
-"""Reranking on `/v3`."""

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits and words, as two profiles.
+"""OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits and words.
 
 Sources: OVMS v2025.0, completions API (defaults, limits); OVMS HEAD 7e4df0c7, openai_completions.cpp (texts).
 """
@@ -25,7 +25,6 @@ def _either(param: str, text: str) -> dict[str, str]:
 
 
 def _number_texts() -> dict[str, str]:
-    """The texts that follow one pattern per kind of number."""
     texts: dict[str, str] = {}
     for name in ("frequency_penalty", "presence_penalty"):
         texts |= {f"{name}.{side}": f"{name} out of range(-2.0, 2.0)" for side in ("low", "high")}

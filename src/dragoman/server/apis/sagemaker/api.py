@@ -61,10 +61,7 @@ _EVENT_STREAM: Mapping[str, Schema] = {
 
 
 def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
-    """The model an AWS client means: the target model or component it names, else the one called like the endpoint.
-
-    An endpoint may be called anything, and then means the default model.
-    """
+    """The target model or component that the call names, else the model called like the endpoint, else the default."""
     target = target_of(http)
     component = http.headers.get("x-amzn-sagemaker-inference-component", "")
     name = http.path_params["name"]

@@ -1,8 +1,7 @@
 """The envelope of SageMaker's runtime around a container's answers, for AWS clients whose `endpoint_url` points here.
 
-Does: wrap any dialect. Its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages,
-and a failure in mid-stream is a ModelStreamError. Does not: check signatures (the gate does), or know the dialect it wraps.
-Made by the endpoints for each call, used on the event loop.
+Wraps any dialect, for each call, on the event loop. Its errors become ModelErrors; on the streaming operation its bytes
+travel in event-stream messages, and a failure in mid-stream is a ModelStreamError. The gate checks signatures.
 Source: the SageMaker runtime API reference, InvokeEndpoint, InvokeEndpointWithResponseStream and "Common Errors".
 """
 
@@ -94,7 +93,6 @@ class SageMakerDialect:
     is_stream: bool = False
 
     def open(self, http: HttpCall) -> Opening:
-        """The call as `inner` opens it, its encoder and its answers wrapped."""
         inner = self.inner.open(as_container_call(http))
         answer = None if inner.answer is None else partial(self._answer, inner.answer, http)
         return msgspec.structs.replace(inner, parse=partial(self._parse, inner.parse, http), answer=answer)
@@ -104,7 +102,6 @@ class SageMakerDialect:
         return msgspec.structs.replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
 
     async def _answer(self, answer: Answerer, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
-        """The answer of a call that needs no generation, as SageMaker delivers it; None = the call needs it."""
         made = await answer(switches)
         if made is None:
             return None
@@ -114,11 +111,7 @@ class SageMakerDialect:
         return model_error(made) if made.status >= 400 else _wrapped_reply(made, headers, is_stream=self.is_stream)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The container's own error inside a ModelError, except errors that SageMaker finds itself.
-
-        Those are: an unknown operation, a target model that does not exist, an invalid signature, and a path that a key
-        does not open.
-        """
+        """The container's own error inside a ModelError, except errors that SageMaker finds itself."""
         if isinstance(error, NotFound) and target_of(http):
             return _front_error(400, "ValidationError", error)
         for kind, (status, name) in FRONT_ERRORS.items():
@@ -129,40 +122,31 @@ class SageMakerDialect:
 
 
 class _Encoder:
-    """Wraps the answer of one call."""
-
     def __init__(self, inner: Encoder, headers: Mapping[str, str], is_stream: bool) -> None:
         self._inner = inner
         self._headers = headers
         self._is_stream = is_stream
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        """As the dialect shows them."""
         return isinstance(self._inner, TimedEncoder) and self._inner.show_timings(timings)
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole answer; on the streaming operation it is one event."""
         return _wrapped_reply(self._inner.full(results), self._headers, is_stream=self._is_stream)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """The head; the dialect's own media type moves to a header."""
         return _wrapped_head(self._inner.head(events), self._headers, is_stream=self._is_stream)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The bytes for one event, as payload."""
         return self._framed(self._inner.event(request_index, event))
 
     def end(self) -> bytes:
-        """The last bytes, as payload."""
         return self._framed(self._inner.end())
 
     def stream_error(self, error: ServerError) -> bytes | None:
-        """The dialect's own last words, for those who read them, then the exception that AWS clients raise."""
         own = self._inner.stream_error(error)
         return _stream_error(own or b"", error) if self._is_stream else own
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """The dialect's own, except in messages."""
         return () if self._is_stream else self._inner.trailers()
 
     def _framed(self, content: bytes) -> bytes:
@@ -171,8 +155,6 @@ class _Encoder:
 
 @dataclass(frozen=True, slots=True)
 class _FramedChunks:
-    """Chunks as payload."""
-
     inner: Chunks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -180,7 +162,6 @@ class _FramedChunks:
             yield payload_parts(chunk)
 
     async def aclose(self) -> None:
-        """End what makes them."""
         await self.inner.aclose()
 
 
@@ -225,13 +206,12 @@ def model_error(own: Reply) -> Reply:
 
 
 def _front_error(status: int, name: str, error: ServerError) -> Reply:
-    """An error of the call, found before a container was asked."""
     body = msgspec.json.encode(AwsError(error.message))
     return Reply(status, body, JSON_MEDIA_TYPE, {"x-amzn-errortype": name})
 
 
 def as_container_call(http: HttpCall) -> HttpCall:
-    """The call as the runtime passes it to a container: one Accept header, whichever operation was used."""
+    """One Accept header, whichever operation was used."""
     accept = http.headers.get(STREAM_ACCEPT)
     return http if accept is None else msgspec.structs.replace(http, headers={**http.headers, "accept": accept})
 

@@ -1,6 +1,5 @@
 """Writes messages of `application/vnd.amazon.eventstream`, the binary framing that AWS clients read streams in.
 
-Does: framing only. Does not: know what the payloads mean. Called by the SageMaker dialect, on the event loop.
 Source: the Smithy specification "Amazon Event Stream": [total length u32][headers length u32][CRC-32 of these 8 bytes]
 [headers][payload][CRC-32 of everything before], all numbers big-endian; a header is [name length u8][name][type u8 = 7]
 [value length u16][value], 7 being the type of UTF-8 strings.
@@ -23,7 +22,7 @@ _OVERHEAD_BYTES = _PRELUDE.size + 2 * _CHECKSUM.size
 
 
 def message(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """One message. Raises: struct.error for a header name over 255 or a value over 65535 bytes."""
+    """Raises: struct.error for a header name over 255 or a value over 65535 bytes."""
     packed = b"".join(_header(name, value) for name, value in headers.items())
     prelude = _PRELUDE.pack(_OVERHEAD_BYTES + len(packed) + len(payload), len(packed))
     body = prelude + _CHECKSUM.pack(zlib.crc32(prelude)) + packed + payload

@@ -1,7 +1,4 @@
-"""Text Embeddings Inference as an API: embedding, reranking and classification.
-
-Bodies of `/rerank` may be Cohere's and Jina's as well.
-"""
+"""Text Embeddings Inference as an API. Bodies of `/rerank` may be Cohere's and Jina's as well."""
 
 from __future__ import annotations
 
@@ -37,19 +34,17 @@ _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no te
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model."""
     own = {f"{NAME}.{name}": tei_dialect(profile, name) for name in OPERATIONS}
     return {**own, BY_DOCUMENTS: rerank_dialect(profile, V1, told_by_all)}
 
 
 def _dialect_of_rerank(http: HttpCall) -> str:
-    """The dialect of a body: one with `documents` and without `texts` is not TEI's."""
+    """A body with `documents` and without `texts` is not TEI's."""
     is_others = http.field("texts") is None and http.field("documents") is not None
     return BY_DOCUMENTS if is_others else f"{NAME}.rerank"
 
 
 def _model_of_rerank(http: HttpCall, server: Server) -> str | None:
-    """Query and header name it, or the body where its words have that."""
     named = model_of_query_or_header(http, server)
     return named or (model_of_body(http, server) if _dialect_of_rerank(http) == BY_DOCUMENTS else None)
 

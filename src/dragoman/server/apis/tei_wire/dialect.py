@@ -1,7 +1,4 @@
-"""Text Embeddings Inference's operations on texts, and its `GET /info`.
-
-Does: read, ask the model's service, write. Does not: tokenise or compute. Called on the event loop.
-"""
+"""Text Embeddings Inference's operations on texts, and its `GET /info`. On the event loop."""
 
 from __future__ import annotations
 
@@ -55,7 +52,6 @@ T = TypeVar("T")
 
 
 def tei_dialect(profile: ModelProfile, name: str) -> Dialect:
-    """The dialect of one of `OPERATIONS` for a model."""
     return TextsDialect(profile, OPERATIONS[name])
 
 
@@ -82,7 +78,7 @@ async def _embed_sparse(call: TextsCall[TeiEmbedAllBody]) -> Any:
 
 
 async def _of_inputs(call: TextsCall[Any], ask: Callable[[EmbedRequest], Awaitable[T]], **more: Any) -> T:
-    """The service's answer about `inputs`. `more`: further fields of the request. Raises: ServerError."""
+    """`more`: further fields of the request. Raises: ServerError."""
     body = call.body
     _refuse_nothing("inputs", body.inputs)
     given = read_texts("inputs", body.inputs, call.limits, WORDS)
@@ -121,7 +117,6 @@ async def _predict(call: TextsCall[TeiPredictBody]) -> Any:
 
 
 def _text(name: str, given: Any, limits: Limits) -> str | tuple[str, str]:
-    """A text or a pair of texts. Raises: InvalidRequest."""
     if isinstance(given, str):
         return read_string(name, given, limits, WORDS)
     if not isinstance(given, list) or len(given) not in (1, 2):
@@ -169,7 +164,6 @@ _OPERATION_OF_KIND: Mapping[PoolingKind, str] = {
 
 
 def tei_info(model: ServedModel, facts: PoolingFacts) -> TeiInfo:
-    """The body of TEI's `GET /info`."""
     labels = facts.labels or ("LABEL_0",)
     named = {
         "id2label": {str(index): label for index, label in enumerate(labels)},
@@ -192,7 +186,6 @@ def tei_info(model: ServedModel, facts: PoolingFacts) -> TeiInfo:
 
 
 def _truncation(body: TeiBody) -> Truncation:
-    """The handling of texts that are too long. Raises: InvalidRequest."""
     side = body.truncation_direction or "Right"
     if side not in SIDES:
         raise WORDS.wrong("truncation_direction", "left or right", side)

@@ -1,6 +1,6 @@
 """Errors as Text Embeddings Inference tells them.
 
-Used on the event loop. Source: TEI's HTTP API (ErrorResponse, ErrorType) from version 1.9 on; before, `Validation` was 413.
+Source: TEI's HTTP API (ErrorResponse, ErrorType) from version 1.9 on; before, `Validation` was 413.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ ERRORS = json_errors(STATUSES, TeiError)
 
 
 class TeiErrors:
-    """The errors of every operation."""
-
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
         if isinstance(error, NothingGiven):
             return json_reply(EMPTY_STATUS, TeiError(error.message, "Empty"))
         status = STATUSES[error.kind]

@@ -1,6 +1,5 @@
 """Bodies and answers of Text Embeddings Inference, and their schemas.
 
-Does not: check values. Used on the event loop, and when the document is built.
 Source: TEI's HTTP API (EmbedRequest, RerankRequest).
 """
 
@@ -23,7 +22,7 @@ TEI_VERSION = "1.8.3"  # whose API these routes speak
 SIDES = ("Left", "Right", "left", "right")
 
 WORDS = Profile(name="tei", bounds={"dimensions": Bounds(1)})
-"""How its bodies are read; errors are told in general words."""
+"""Errors are told in general words."""
 
 
 class TeiBody(msgspec.Struct, kw_only=True):
@@ -116,7 +115,6 @@ _OWN_TYPES = {"truncation_direction": {"enum": list(SIDES), "default": "Right"}}
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
-    """The components of the bodies."""
     texts, part = texts_schema(profile.limits), array(TEXT, minItems=1, maxItems=2)
     parts = any_of(TEXT, part, array(part, minItems=1, maxItems=profile.limits.max_prompts))
     several = array(TEXT, minItems=1, maxItems=profile.limits.max_prompts)

@@ -1,4 +1,4 @@
-"""The plain-text service as an API: its two operations and how it is set up for a model."""
+"""The plain-text service as an API."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ NAME = "text"
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialect for a model."""
     asked = {"hold_ms": "text_status_hold_ms", "chat_template": "text_chat_template"}
     chosen = {name: profile.settings[option] for name, option in asked.items() if option in profile.settings}
     return {NAME: TextDialect(TextOptions(sampling=profile.default_sampling, limits=profile.limits, **chosen))}
 
 
 def _schemas(profile: ModelProfile) -> dict[str, Schema]:
-    """The components of its bodies."""
     name, prompt = (
         described(any_of(TEXT, NUMBER), "the caller's name for the prompt"),
         described(NON_EMPTY_TEXT, "the text to continue"),
@@ -62,7 +60,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 
 
 def _generated(media_type: str, shape: Shape, whole: str, part: str, errors: Answers, *headers: str) -> Answers:
-    """The answers of an operation. `whole`, `part`: what a status of 200 or 206 means."""
+    """`whole`, `part`: what a status of 200 or 206 means."""
     content, names = {media_type: shape}, (*GENERATED, *headers)
     return merged({COMPLETE: Answer(whole, content, names), PARTIAL: Answer(part, content, names)}, errors)
 

@@ -1,7 +1,6 @@
-"""The plain-text service: `/api/generate-one` and `/api/generate-batch`, text in and text out.
+"""The plain-text service: `/api/generate-one` and `/api/generate-batch`, text in and text out, on the event loop.
 
-Does: translate its bodies, its status rule (200 = ended by itself, 206 = cut or still unknown) and its trailers.
-Does not: wait, generate or frame chunks. Called by the endpoints and the responder, on the event loop.
+A status of 200 means ended by itself, 206 cut or still unknown.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ PARTIAL = 206  # it was cut at maxLength, or it is not known yet how it will end
 TRAILER_NAMES = "X-Status, X-Finish-Reason"
 
 ERROR_STATUS = statuses(overloaded=503, engine_dead=500)
-"""Every error kind's status; the body is the reason, as text or in the batch's `{"error"}`."""
+"""The body is the reason, as text or in the batch's `{"error"}`."""
 
 
 class TextError(msgspec.Struct):
@@ -56,10 +55,7 @@ class TextError(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """Options of the operator. `sampling` is the model's default.
-
-    `hold_ms`: the time that a streamed answer's head waits for the outcome, so that short answers carry the exact status.
-    """
+    """`hold_ms`: a streamed answer's head waits that long for the outcome, so that short answers have the exact status."""
 
     hold_ms: int = 200
     chat_template: bool = False  # wrap each prompt as one user turn instead of giving it to the model raw
@@ -68,13 +64,10 @@ class TextOptions:
 
 
 class TextDialect(PureDialect):
-    """The plain-text service's requests and answers."""
-
     def __init__(self, options: TextOptions | None = None) -> None:
         self._options = options or TextOptions()
 
     def parse(self, http: HttpCall) -> Call:
-        """The call of either route. Raises: InvalidPayload, InvalidParameter."""
         if http.path == BATCH_PATH:
             payload = parse_batch(http.body, self._options.limits.max_prompts)
             ids = [f"{http.request_id}-{position}" for position in range(len(payload.entries))]
@@ -91,7 +84,6 @@ class TextDialect(PureDialect):
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The reason on one line: plain text where the answer is, else `{"error"}`."""
         status = ERROR_STATUS[error.kind]
         if http.path == ONE_PATH:
             return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
@@ -116,13 +108,10 @@ class TextDialect(PureDialect):
 
 
 class TextEncoder(Encoder):
-    """The answer of generate-one: the text itself."""
-
     def __init__(self) -> None:
         self._finish: FinishReason | None = None
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole text, with the exact status."""
         sequence = results[0].sequences[0]
         return Reply(_status(sequence.finish_reason), _utf8(sequence.text), TEXT_MEDIA_TYPE)
 
@@ -132,7 +121,6 @@ class TextEncoder(Encoder):
         return Head(TEXT_MEDIA_TYPE, _status(outcome), {"trailer": TRAILER_NAMES})
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The new text; the outcome is remembered for the trailers."""
         self._finish = event.finish_reason or self._finish
         return _utf8(event.text)
 
@@ -141,7 +129,6 @@ class TextEncoder(Encoder):
         return
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """The exact status and why the text ended."""
         is_complete = self._finish is FinishReason.EOS
         return (("X-Status", str(_status(self._finish))), ("X-Finish-Reason", "eos" if is_complete else "length"))
 
@@ -154,7 +141,6 @@ class BatchEncoder(TextEncoder):
         self._entries = entries
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The texts by id; 200 if every one of them ended by itself."""
         sequences = [result.sequences[0] for result in results]
         status = max(_status(sequence.finish_reason) for sequence in sequences)
         pairs = zip(self._entries, sequences, strict=True)
@@ -162,7 +148,6 @@ class BatchEncoder(TextEncoder):
 
 
 def _wants_stream(http: HttpCall, *, default: bool) -> bool:
-    """The query parameter `stream`. Raises: InvalidParameter unless it is a truth value."""
     value = http.query.get("stream")
     if value is None:
         return default

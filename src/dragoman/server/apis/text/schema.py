@@ -1,6 +1,6 @@
-"""The bodies of the plain-text service: what clients send, checked field by field.
+"""The bodies of the plain-text service, checked field by field.
 
-Used by the text dialect only. `null` means "not given"; ids keep their exact JSON text, so that they return as sent.
+`null` means "not given"; ids keep their exact JSON text, so that they return as sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PromptEntry(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A checked body: its prompts in order, and the names of fields that mean nothing here."""
+    """The prompts in order, and the names of fields that mean nothing here."""
 
     entries: tuple[PromptEntry, ...]
     ignored: tuple[str, ...]
@@ -58,13 +58,12 @@ _FIELDS: Mapping[str, tuple[Any, str, str]] = {
 
 
 def parse_one(body: bytes) -> Payload:
-    """The prompt of a generate-one body. Raises: InvalidPayload."""
     fields = _object(body, "The request body")
     return Payload((_entry(fields, "", None),), _unknown(fields, PROMPT_FIELDS, ""))
 
 
 def parse_batch(body: bytes, max_prompts: int) -> Payload:
-    """The prompts of a generate-batch body, the shared `maxLength` filled in. Raises: InvalidPayload."""
+    """The prompts, the shared `maxLength` filled in. Raises: InvalidPayload."""
     fields = _object(body, "The request body")
     shared = _value(fields, "", "maxLength")
     items = _needed(fields, "", "prompts")
@@ -86,12 +85,11 @@ def parse_batch(body: bytes, max_prompts: int) -> Payload:
 
 
 def label_of(entry_id: msgspec.Raw) -> str:
-    """The name in errors for the prompt with this id."""
     return f"id {_shown(entry_id)}"
 
 
 def _object(raw: bytes | msgspec.Raw, name: str) -> Fields:
-    """The given fields of a JSON object, `null` ones left out."""
+    """The fields of a JSON object, `null` ones left out."""
     try:
         fields: Fields = decode_json(raw, dict[str, msgspec.Raw])
         check_fields(fields)
@@ -112,7 +110,6 @@ def _entry(fields: Fields, prefix: str, shared_max_length: int | None) -> Prompt
 
 
 def _needed(fields: Fields, prefix: str, name: str) -> Any:
-    """The value of a field. Raises: InvalidPayload if it is missing or wrong."""
     value = _value(fields, prefix, name)
     if value is None:
         raise InvalidPayload(f"{prefix}{name} is missing: it must be {_FIELDS[name][1]}", param=name)
@@ -120,7 +117,7 @@ def _needed(fields: Fields, prefix: str, name: str) -> Any:
 
 
 def _value(fields: Fields, prefix: str, name: str) -> Any:
-    """The value of a field, None if it is not given. Raises: InvalidPayload if it is wrong."""
+    """None if it is not given. Raises: InvalidPayload if it is wrong."""
     if name not in fields:
         return None
     kind, allowed, condition = _FIELDS[name]
@@ -134,7 +131,7 @@ def _value(fields: Fields, prefix: str, name: str) -> Any:
 
 
 def _refuse_duplicates(entries: list[PromptEntry]) -> None:
-    """Ids must differ: answers are told apart by them. `1` and `"1"` do differ."""
+    """Answers are told apart by ids. `1` and `"1"` do differ."""
     seen: set[tuple[bool, Any]] = set()
     for entry in entries:
         value = decode_json(entry.id)
@@ -150,6 +147,5 @@ def _unknown(fields: Fields, known: tuple[str, ...], prefix: str) -> tuple[str, 
 
 
 def _shown(raw: bytes | msgspec.Raw) -> str:
-    """A wrong value as an error repeats it."""
     text = bytes(raw)[: 4 * MAX_SHOWN_LENGTH].decode("utf-8", "replace")
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."

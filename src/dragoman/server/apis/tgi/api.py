@@ -52,7 +52,7 @@ TAG = "Text Generation Inference"
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model; on `/`, its sister for embeddings answers for models that embed or score."""
+    """On `/`, its sister for embeddings answers for models that embed or score."""
     own = TgiDialect(profile.limits, profile.overriding_defaults, takes_adapters=profile.takes_adapters)
     return {NAME: own, ROOT: own if profile.pooling is None else root_dialect(profile)}
 
@@ -63,7 +63,6 @@ async def _info(http: HttpCall, server: Server) -> TgiInfo | TeiInfo:
 
 
 def tgi_info(model: ServedModel) -> TgiInfo:
-    """The body of TGI's `GET /info`."""
     max_model_len = model.engine.capabilities.max_model_len
     return TgiInfo(
         model_id=model.name,
@@ -81,7 +80,6 @@ def tgi_info(model: ServedModel) -> TgiInfo:
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
-    """The components of its bodies."""
     return {
         **parameters("TgiParameters", rows_for(TGI), TGI, "", profile.limits),
         "TgiRequest": an_object(

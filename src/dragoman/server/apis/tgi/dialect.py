@@ -1,7 +1,6 @@
-"""The dialect of Text Generation Inference's own routes: `/`, `/generate` and `/generate_stream`.
+"""The dialect of Text Generation Inference's own routes: TGI's parameters and statuses around the shapes of `tgi_compat`.
 
-Does: TGI's parameter names, ranges, defaults and statuses around the answer shapes it shares with `tgi_compat`.
-Does not: serve TGI's chat or embeddings. One instance per served model, called by the endpoints, on the event loop.
+One instance per served model, on the event loop.
 Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorResponse).
 """
 
@@ -52,8 +51,6 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TgiDialect(PureDialect):
-    """TGI's own routes for one model."""
-
     def __init__(
         self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None, *, takes_adapters: bool = False
     ) -> None:
@@ -62,11 +59,9 @@ class TgiDialect(PureDialect):
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: InvalidPayload, InvalidParameter."""
         return self.parse_payload(read_payload(http), http)
 
     def parse_payload(self, payload: Payload, http: HttpCall) -> Call:
-        """The same for a payload that was read already, for instance by an operator's input formatter."""
         if isinstance(payload.inputs, list):
             raise InvalidPayload("Field 'inputs' must be a string here, got an array", param="inputs")
         prompts = read_prompts(payload.inputs)
@@ -86,7 +81,6 @@ class TgiDialect(PureDialect):
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a failed call; TGI's errors look the same whether it streams or not."""
         return json_reply(STATUSES[error.kind], error_body(error))
 
 
@@ -126,5 +120,4 @@ TGI_ERRORS = json_errors(STATUSES, TgiError)
 
 
 def error_body(error: ServerError) -> TgiError:
-    """The object of an error, as a body or as a stream's last event."""
     return TgiError(error.message, TYPES.get(STATUSES[error.kind], "validation"))

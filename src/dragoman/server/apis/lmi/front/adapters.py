@@ -1,6 +1,5 @@
-"""LMI's operations on the adapters of a model: list, describe, register, update, unregister.
+"""LMI's operations on the adapters of a model: list, describe, register, update, unregister. `server.adapters` loads them.
 
-Does: answer them in the shape of LMI's front end. Does not: load adapters (`server.adapters` does). On the event loop.
 Source: djl-serving's adapter management API.
 """
 
@@ -195,4 +194,3 @@ def _operations(path: str, *names: str) -> tuple[AnswerOperation, ...]:
 
 
 OPERATIONS = (*_operations("/adapters"), *_operations("/models/{name}/adapters", "name_path"))
-"""All of them: of the default model, and of the one that the path names."""

@@ -1,7 +1,6 @@
 """Answers that are fetched later: a call with `x-synchronous: false` is answered at once, with a token to poll with.
 
-Does: run such a call as if its client waited, record its answer, hand the record out piece by piece; refuse to have the
-handler overridden. Does not: know routes, models or dialects. `Polling` is `before` of the operations of LMI's routes.
+Runs such a call as if its client waited, records its answer, hands the record out piece by piece. On the event loop.
 Source: LMI's front end, asynchronous results (`x-synchronous`, `x-next-token`, `x-starting-token`, `x-max-items`).
 """
 
@@ -30,7 +29,6 @@ MAX_ITEMS = "x-max-items"
 NEXT_TOKEN = "x-next-token"
 HANDLER = "handler"
 POLLING_FIELDS = frozenset({SYNCHRONOUS, STARTING_TOKEN, HANDLER})
-"""Header fields of calls that are polling's concern."""
 
 CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 
@@ -63,11 +61,9 @@ class _Record:
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing more will come."""
         return self.is_finished or self.is_cut
 
     async def receive_message(self, message: Message) -> None:
-        """Take one ASGI message of the answer."""
         match message["type"]:
             case "http.response.start":
                 self.status = message["status"]
@@ -83,7 +79,7 @@ class _Record:
 
 
 class Polled(NamedTuple):
-    """The answer to a poll. `is_cut`: the call's own answer broke off here. `is_refused`: the poll itself was wrong."""
+    """`is_cut`: the call's own answer broke off here. `is_refused`: the poll itself was wrong."""
 
     reply: Reply
     is_cut: bool = False
@@ -109,14 +105,10 @@ class DeferredAnswers:
 
     @classmethod
     def of(cls, server: object) -> DeferredAnswers:
-        """Those of one server."""
         return cls()
 
     def start(self, exchange: Exchange, work: Proceed) -> Reply:
-        """Begin `work` on a detached exchange; the answer is empty and carries the first token.
-
-        Raises: Overloaded if too many such calls run, or their answers take too much memory.
-        """
+        """Begin `work` on a detached exchange; the answer is empty and carries the first token. Raises: Overloaded."""
         self._make_room()
         token = str(uuid.uuid4())
         record = self._records[token] = _Record(self._clock(), exchange.caller)
@@ -126,9 +118,7 @@ class DeferredAnswers:
     def poll(self, http: HttpCall, caller: str = "") -> Polled:
         """The items recorded since the token in `http` was made: 202 if there are none yet, 400 for a bad token.
 
-        A token of another caller is a bad one.
-
-        The same token gives the same items again: a poll whose answer was lost can be repeated.
+        A token of another caller is a bad one. The same token gives the same items again: a lost poll can be repeated.
         """
         given = http.headers[STARTING_TOKEN].strip()
         token, position = _parse_token(given)
@@ -148,7 +138,6 @@ class DeferredAnswers:
         return Polled(reply, is_cut=is_last and record.is_cut)
 
     async def aclose(self) -> None:
-        """Cancel what still runs and forget everything."""
         tasks = [record.task for record in self._records.values() if record.task is not None]
         self._records.clear()
         for task in tasks:
@@ -167,10 +156,6 @@ class DeferredAnswers:
             record.touched_s = self._clock()
 
     def _make_room(self) -> None:
-        """Forget answers that waited too long, then the oldest complete ones until one more fits.
-
-        Raises: Overloaded if nothing that may be forgotten is left.
-        """
         expired_s = self._clock() - RETENTION_S
         complete = deque(token for token, record in self._records.items() if record.is_complete)
         for token in [token for token in complete if self._records[token].touched_s < expired_s]:
@@ -182,7 +167,6 @@ class DeferredAnswers:
             del self._records[complete.popleft()]
 
     def _problem(self) -> str | None:
-        """Why there is no room for one more; None if there is."""
         if len(self._records) >= self._max_records:
             return f"{self._max_records} are allowed"
         if sum(record.size_bytes for record in self._records.values()) >= self._max_bytes:
@@ -224,12 +208,12 @@ class Polling:
 
 
 def _token(token: str, position: int) -> str:
-    """The token for the items from `position` on; the first one is the bare identifier."""
+    """The first token is the bare identifier."""
     return f"{token}-{position}" if position else token
 
 
 def _parse_token(text: str) -> tuple[str, int]:
-    """The identifier and position of a token; ("", 0) if `text` is not a token."""
+    """The identifier and position; ("", 0) if `text` is not a token."""
     match = re.fullmatch(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?", text.strip())
     return (match[1], int(match[2] or 0)) if match else ("", 0)
 

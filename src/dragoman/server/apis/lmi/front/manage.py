@@ -1,7 +1,5 @@
-"""LMI's operations on models: list, describe, register, scale or replace, unregister.
+"""LMI's operations on models: list, describe, register, scale or replace, unregister. `hosting` loads and unloads.
 
-Does: answer them in the shape of LMI's front end, which SageMaker's contract for multi-model containers shares.
-Does not: load or unload (`hosting` does). Operations of LMI's API, on the event loop.
 Sources: djl-serving's management API; SageMaker's contract for containers of multi-model endpoints.
 """
 
@@ -90,7 +88,7 @@ async def _register(http: HttpCall, server: Server) -> Reply:
 
 
 async def _load(hosting: ModelHosting, source: ModelSource) -> ModelStatus:
-    """Load a model for a client that waits: it hears of a failure at once, so that nobody has to be told later."""
+    """Load a model for a client that waits: a failure is told at once and leaves no status behind."""
     try:
         return await hosting.load(source)
     except ServerError:
@@ -124,7 +122,6 @@ def _ignored(names: Sequence[str], http: HttpCall, server: Server) -> dict[str, 
 
 
 def _scaled(status: ModelStatus, call: Registration, http: HttpCall, server: Server) -> Reply:
-    """The answer to a call that changes the number of workers, of which a model has none here."""
     if status.state is not ModelState.READY:
         raise Unavailable(f"Model or workflow is not ready: {status.name}")
     text = (
@@ -156,7 +153,7 @@ def _hosting(server: Server) -> ModelHosting:
 
 
 def _check_free(server: Server, name: str) -> None:
-    """Raises: Conflict if there is a model of that name, so that a client that does not wait hears of it."""
+    """Raises: Conflict if there is a model of that name, which a client that does not wait would not learn otherwise."""
     status = _status(server, name)
     if status is not None and status.state is ModelState.LOADING:
         raise _is_loading(name)
@@ -179,7 +176,6 @@ def _status(server: Server, name: str) -> ModelStatus | None:
 
 
 def _all_facts(server: Server) -> list[ModelFacts]:
-    """Of the served models, the default first, then of those that are loading, leaving or could not be loaded."""
     served = server.models.models
     facts = [_facts_of_served(server, model) for model in served]
     if server.hosting is None:
@@ -232,11 +228,9 @@ PARAMETERS = {
     "next_page_token_query": parameter("query", "next_page_token", f"where the page begins{_EMPTY}", _number(0, 0)),
     **{_component(name): parameter("query", name, text, schema) for name, (text, schema) in _FIELDS.items()},
 }
-"""What calls say outside their bodies."""
 
 
 def schemas() -> dict[str, Schema]:
-    """The components of bodies."""
     fields = {name: described(_or_text(schema), text) for name, (text, schema) in _FIELDS.items()}
     return {"ModelRegistration": an_object({}, fields, f"The query may say the same. {_OTHERS}")}
 
@@ -319,4 +313,3 @@ OPERATIONS = (
         answer=in_front_shape(_unregister),
     ),
 )
-"""All of them."""

@@ -1,8 +1,4 @@
-"""The models as LMI's front end lists and describes them.
-
-Does: build the bodies of GET /models and /models/{name}. Does not: load models. Called on the event loop.
-Source: djl-serving's management API, as its own test client reads it.
-"""
+"""The bodies of GET /models and /models/{name}. Source: djl-serving's management API, as its own test client reads it."""
 
 from __future__ import annotations
 
@@ -95,7 +91,7 @@ class Workflow(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = None) -> ModelPage:
-    """GET /models, one page of it: `limit` models from `next_page_token` on. Raises: InvalidParameter."""
+    """One page of GET /models: `limit` models from `next_page_token` on. Raises: InvalidParameter."""
     page, following = page_of(models, query or {})
     listed = [
         ListedModel(
@@ -119,7 +115,6 @@ def page_of(entries: Sequence[T], query: Mapping[str, str]) -> tuple[Sequence[T]
 
 
 def lmi_model(facts: ModelFacts) -> list[Workflow]:
-    """GET /models/{name}: the description of one model, in a list as djl-serving gives it."""
     workers = [Worker(start_time=_iso_time(facts.created_s), status=facts.status)] if facts.created_s else []
     described = DescribedModel(
         model_name=facts.name,

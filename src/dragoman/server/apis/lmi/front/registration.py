@@ -1,7 +1,5 @@
-"""Reads a call that loads or replaces a model: LMI's parameters in the query, or a body with the same names.
+"""Reads a call that loads or replaces a model: LMI's parameters in the query, or a JSON body or form with the same names.
 
-Does: query, JSON and URL-encoded forms -> one `Registration`; say which parameters have no effect here. Does not: load
-anything (`manage` has that done). Called on the event loop. Everything here raises InvalidRequest.
 Sources: djl-serving's management API; SageMaker's contract for containers of multi-model endpoints (the JSON body).
 """
 
@@ -39,10 +37,9 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")  # of which a model's name has n
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The registration that a call asks for. `source.url` "" = no other model.
+    """`source.url` "" = no other model. `min_workers`, `max_workers`: as djl-serving shows them, -1 = not given.
 
-    `min_workers`, `max_workers`: as djl-serving shows them, -1 = not given. `given`: the names of all parameters.
-    `ignored`: those without effect, in the order they came.
+    `given`: the names of all parameters. `ignored`: those without effect, in the order they came.
     """
 
     source: ModelSource

@@ -1,6 +1,5 @@
-"""Models that are being loaded without a client that waits: their outcome, until a client asks.
+"""Remembers models that are being loaded without a client that waits, and how they failed, until a client asks.
 
-Does: remember the load and how it failed, for as long as `hosting` does not tell it itself. Does not: load.
 Used by LMI's management operations, on the event loop.
 """
 
@@ -30,11 +29,9 @@ class Scheduled:
 
     @classmethod
     def of(cls, server: Server) -> Scheduled:
-        """Those of one server."""
         return cls(server.shared(Changes.of))
 
     def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
-        """Have `load` done, and remember what becomes of it under the source's name."""
         self._forget_oldest()
         self._statuses[source.name] = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
         self._changes.start(self._run(source.name, load))
@@ -44,15 +41,12 @@ class Scheduled:
         self._changes.start(_logged(name, change))
 
     def statuses(self) -> tuple[ModelStatus, ...]:
-        """All that is remembered, in the order in which it was asked for."""
         return tuple(self._statuses.values())
 
     def status(self, name: str) -> ModelStatus | None:
-        """The status remembered for `name`; None if there is none."""
         return self._statuses.get(name)
 
     def forget(self, name: str) -> None:
-        """Forget the status of `name`."""
         self._statuses.pop(name, None)
 
     async def _run(self, name: str, load: Coroutine[Any, Any, ModelStatus]) -> None:
@@ -76,7 +70,6 @@ class Scheduled:
 
 
 async def _logged(name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
-    """Raises: what `change` raises; nobody may be there to be told."""
     try:
         await change
     except ServerError as error:

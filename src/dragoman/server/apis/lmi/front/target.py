@@ -1,8 +1,6 @@
 """The model that a call through SageMaker's runtime targets: `X-Amzn-SageMaker-Target-Model`, loaded when it is asked for.
 
-Does: read the header, have the model loaded and kept while the call runs. Does not: load. `borrow` of the operations that
-SageMaker's runtime calls, on the event loop.
-Source: SageMaker's multi-model endpoints; the value is an archive's path below the models' common prefix.
+On the event loop. Source: SageMaker's multi-model endpoints; the value is an archive's path below the models' prefix.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The helpers by which an asynchronous handler makes its answers, LMI's `djl_python.async_utils`.
 
-Does: build Outputs. Does not: send. Called by the operator's code, on its event loop. Source: LMI's async handlers, v0.36.
+Called by the operator's code, on its event loop. Source: LMI's async handlers, v0.36.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""`decode` and `encode`: request and answer content by its content type, for a model.py.
-
-Does: what the two helpers of LMI's `encode_decode` module do. Does not: know requests.
-Called by the operator's code, on a hook thread.
-"""
+"""`decode` and `encode` of LMI's `encode_decode` module: content by its content type, for a model.py, on a hook thread."""
 
 from __future__ import annotations
 
@@ -61,7 +57,6 @@ def encode(outputs: Output, value: Any, accept: str | None = None, key: str | No
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """A form's fields, `parameters` read as the JSON it holds."""
     if fields.get("parameters"):
         check_structure(fields["parameters"].encode())
         fields["parameters"] = json.loads(fields["parameters"])

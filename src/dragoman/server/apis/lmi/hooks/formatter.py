@@ -1,7 +1,6 @@
 """Calls an operator's formatters: their signatures, old and new, what they may return, what they raise.
 
-Does: find out how a function wants to be called, call it, turn whatever goes wrong into HookError with a log entry.
-Does not: build the objects it is called with. Runs on a hook thread, one request at a time per object.
+Runs on a hook thread, one request at a time per object; whatever goes wrong becomes a HookError with a log entry.
 Source: the LMI output formatter pages, v0.26 (five arguments), v0.27 (six) and v0.28 to v0.31 (one); LMI's asynchronous
 handlers, v0.36, for input formatters that take a decoded body.
 """
@@ -27,19 +26,16 @@ _OUTPUT_NAMES = ("RequestOutput", "TextGenerationOutput")
 
 
 class Signature(Enum):
-    """The forms of an output formatter, by their number of arguments."""
-
     REQUEST_OUTPUT = 1
     LEGACY_V026 = 5  # token, first_token, last_token, details, generated_text
     LEGACY = 6  # and request_id
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    """The form in which to call an output formatter.
+    """Raises: TypeError if it fits none of the forms.
 
     To LMI a function is legacy if its first argument is not annotated with RequestOutput or TextGenerationOutput.
     A function without annotations that takes one argument can only be meant as a new one.
-    Raises: TypeError if it fits none of the forms.
     """
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and _is_request_output(parameters[0].annotation):
@@ -58,7 +54,6 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The function's name, for messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -69,10 +64,7 @@ def _is_request_output(annotation: Any) -> bool:
 
 
 def takes_payload(function: Callable[..., Any]) -> bool:
-    """True for an input formatter of LMI's asynchronous handlers: `f(decoded_payload: dict, **kwargs) -> dict`.
-
-    They are told from the others by the first argument's annotation, or its name.
-    """
+    """True for an input formatter of LMI's asynchronous handlers: `f(decoded_payload: dict, **kwargs) -> dict`."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None:
         return False
@@ -92,14 +84,12 @@ class InputFormatter:
         self._context = {name: value for name, value in context.items() if takes_all or name in names}
 
     def __call__(self, item: Any) -> RequestInput:
-        """The request as the operator reads it. Raises: HookError."""
         request = self._call(item)
         if not isinstance(request, RequestInput):
             raise bad_input(f"{function_name(self._function)} must return a RequestInput, got {type(request).__name__}")
         return request
 
     def payload(self, item: Input) -> bytes:
-        """The body, as JSON, that the operator makes of a decoded one. Raises: HookError."""
         try:  # decoded for it alone, since it may change what it is given
             decoded = decode(item, item.get_property("content-type"))
         except Exception as error:  # hook call: also what an image library raises
@@ -123,12 +113,11 @@ class InputFormatter:
 
 
 def bad_input(reason: str) -> HookError:
-    """The error of a request that the input formatter refused, in LMI's words."""
     return HookError(f"Input Parsing failed. Ensure that the request payload is valid. {reason}")
 
 
 def _reason(error: Exception) -> str:
-    """The reason of `error`, for the client; a KeyError's text alone would be a bare name."""
+    """A KeyError's text alone would be a bare name."""
     return f"Invalid Request Property: {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 
@@ -140,7 +129,6 @@ class OutputFormatter:
         self.signature = signature_of(function)
 
     def call(self, output: TextGenerationOutput) -> bytes:
-        """The formatter's output for the next token, or for this step. Raises: HookError."""
         try:
             written = self._call(output)
         except Exception as error:  # hook call: any error of the operator's code fails this request only
@@ -168,13 +156,11 @@ class OutputFormatter:
 
 
 def _text(output: TextGenerationOutput, sequence: Sequence) -> str:
-    """The text up to the token that was handed out last, after the prompt if the client asked for the full text."""
     prompt = output.input.input_text if output.input.parameters.get("return_full_text") else ""
     return prompt + "".join(token.text for token in sequence.tokens[: sequence.position])
 
 
 def _details(output: TextGenerationOutput, sequence: Sequence, *, is_last: bool) -> dict[str, Any]:
-    """LMI's `details`, with the last token and where the client asked for them."""
     if not (is_last and output.input.parameters.get("details", output.input.tgi_compat)):
         return {}
     details: dict[str, Any] = {

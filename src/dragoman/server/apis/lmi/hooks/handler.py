@@ -1,7 +1,7 @@
 """An operator's own handler, LMI's `handle(inputs: Input) -> Output`: what kind it is, and the call that initialises it.
 
-Does not: call it with requests (the server does), or choose threads. `start` runs on a hook thread, `start_async` on the
-handler's event loop. Source: LMI's Python engine, v0.31; asynchronous handlers v0.36.
+`start` runs on a hook thread, `start_async` on the handler's event loop.
+Source: LMI's Python engine, v0.31; asynchronous handlers v0.36.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        """True if it is a coroutine function, or an asynchronous generator function."""
         return any(
             is_kind(one)
             for one in (self.function, getattr(self.function, "__call__", None))  # noqa: B004  # the method itself
@@ -42,11 +41,9 @@ class Handler:
         return self.is_async and not self.is_entry_point
 
     def start(self, properties: Mapping[str, str]) -> None:
-        """The call by which LMI initialises a handler. Raises: StartRefused, and what the handler raises."""
         _check_start(self.function(Input(properties, function_name=self.name)))
 
     async def start_async(self, properties: Mapping[str, str]) -> None:
-        """The same for an asynchronous one."""
         made = self.function(Input(properties, function_name=self.name))
         if inspect.isasyncgen(made):
             async for output in made:
@@ -56,7 +53,6 @@ class Handler:
 
 
 def _check_start(output: Any) -> None:
-    """Raises: StartRefused for an Output that is an error."""
     if not isinstance(output, Output) or (output.code < 300 and output.failure is None):
         return
     body = output.body()

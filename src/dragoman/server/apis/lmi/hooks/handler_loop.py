@@ -1,8 +1,7 @@
 """The event loop on which a model's asynchronous handler runs: its own, on its own thread.
 
-Does: run calls side by side on one loop, as LMI does, so that they may share sessions and queues; cancel a call that nobody
-waits for; put a new loop in the place of one that a call blocks. Does not: know what the calls do.
-Made by the composition root, one per model; `run` is awaited on the server's event loop.
+Calls run side by side on one loop, as in LMI, so that they may share sessions and queues. A loop that a call blocks gets
+a successor. One per model; `run` is awaited on the server's event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class HandlerLoop:
 
     @property
     def num_stuck(self) -> int:
-        """Loops that a call blocked, and still blocks."""
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         return len(self._stuck)
 

@@ -1,8 +1,6 @@
-"""Imports for an operator's file: `djl_python`, and the files beside it, which nobody else sees.
+"""Imports for an operator's file: `djl_python`, and the files beside it, which other code does not see.
 
-Does: load the file and its neighbours as modules of one package, so that two models may each have their own
-`utils.py`. Does not: change what others import, except that they may import `djl_python` as well.
-
+The file and its neighbours are modules of one package, so that two models may each have their own `utils.py`.
 The files are compiled with `import utils` read as `import <package>.utils as utils`, for the names in the directory.
 Names made at run time (`importlib.import_module("utils")`) are not found. A file never hides a standard module.
 """
@@ -27,8 +25,6 @@ _NUMBERS = count(1)  # of the packages, one for each file that is loaded
 
 
 class FileImporter(MetaPathFinder):
-    """The package of one operator's directory."""
-
     def __init__(self, directory: Path) -> None:
         self._package = ModuleType(f"dragoman_model_{next(_NUMBERS)}", f"The files in {directory}")
         self._package.__path__ = [str(directory)]
@@ -55,7 +51,6 @@ class FileImporter(MetaPathFinder):
         return module
 
     def unload(self) -> None:
-        """Forget the package and its modules; what still runs in them goes on. Nothing happens if it is not loaded."""
         package = self._package.__name__
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -65,7 +60,6 @@ class FileImporter(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a file of the package; None for anything else."""
         if not fullname.startswith(f"{self._package.__name__}."):
             return None
         spec = PathFinder.find_spec(fullname, path)
@@ -78,21 +72,17 @@ class FileImporter(MetaPathFinder):
 
 
 def _importable(directory: Path) -> set[str]:
-    """The names that files and packages in a directory have when they are imported."""
     files = {path.stem for path in directory.glob("*.py")}
     packages = {path.parent.name for path in directory.glob("*/*.py")}
     return (files | packages) - sys.stdlib_module_names - {"dragoman", LMI_PACKAGE}
 
 
 class _Loader(SourceFileLoader):
-    """Compiles a file with its imports of neighbours made those of the package's modules."""
-
     def __init__(self, fullname: str, path: str, own_imports: _OwnImports) -> None:
         super().__init__(fullname, path)
         self._own_imports = own_imports
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
-        """The code of the file. Raises: SyntaxError."""
         tree = self._own_imports.visit(ast.parse(data, path))
         code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True, optimize=_optimize)
         return code
@@ -123,7 +113,6 @@ class _OwnImports(ast.NodeTransformer):
         return [ast.copy_location(one, node) for one in made]
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
-        """The module's name with the package before it; relative imports stay as they are."""
         if node.level == 0 and node.module and node.module.partition(".")[0] in self._names:
             node.module = f"{self._package}.{node.module}"
         return node

@@ -1,8 +1,4 @@
-"""`Input`: an HTTP request as a model.py sees it.
-
-Does: give properties (headers and query) and content, decoded on demand. Does not: judge either.
-Made by the hooked dialect for every call, used on one hook thread. Source: LMI's Input class, v0.31.
-"""
+"""`Input`: an HTTP request as a model.py sees it, on one hook thread. Source: LMI's Input class, v0.31."""
 
 from __future__ import annotations
 
@@ -38,48 +34,37 @@ class Properties(dict[str, str]):
         return isinstance(name, str) and name.lower() in self._names
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name, `default` if it is absent."""
         return super().get(self._names.get(name.lower(), name), default)
 
 
 class Content(list[tuple[str, bytes]]):
-    """Named pieces, with the look-ups that LMI's handlers know."""
-
     def get_keys(self) -> list[str]:
-        """The names."""
         return [name for name, _ in self]
 
     def get_values(self) -> list[bytes]:
-        """The pieces."""
         return [piece for _, piece in self]
 
     def key_at(self, index: int) -> str:
-        """The name of a piece. Raises: IndexError."""
         return self[index][0]
 
     def value_at(self, index: int) -> bytes:
-        """A piece. Raises: IndexError."""
         return self[index][1]
 
     def get(self, key: str) -> bytes | None:
-        """The first piece of that name, None if there is none."""
         return next((piece for name, piece in self if name == key), None)
 
     def contains_key(self, key: str) -> bool:
-        """True if there is a piece of that name."""
         return any(name == key for name, _ in self)
 
     def size(self) -> int:
-        """The number of entries."""
         return len(self)
 
     def is_empty(self) -> bool:
-        """True if there are none."""
         return not self
 
 
 class Input:
-    """One request. `content` holds named pieces: one called `data`, or a form's fields.
+    """One request. `content`: named pieces, one called `data`, or a form's fields.
 
     `model` is the served model as a handler may use it (`generate`, `stream`), None where there is none.
     """
@@ -93,24 +78,19 @@ class Input:
         self.model: Any = None
 
     def get_function_name(self) -> str | None:
-        """The name of the handler function that the call is for."""
         return self.function_name
 
     def get_properties(self) -> Properties:
-        """All header fields and query parameters."""
         return self.properties
 
     def get_property(self, key: str) -> str | None:
-        """The header field or query parameter of that name, in any case; None if it is absent."""
         value: str | None = self.properties.get(key)
         return value
 
     def get_content(self) -> Content:
-        """The named pieces, undecoded."""
         return self.content
 
     def contains_key(self, key: str) -> bool:
-        """True if there is a piece of that name."""
         return self.content.contains_key(key)
 
     def is_empty(self) -> bool:
@@ -118,19 +98,16 @@ class Input:
         return not self.content
 
     def is_batch(self) -> bool:
-        """False: every request is handed over on its own."""
         return False
 
     def get_batch_size(self) -> int:
-        """1: every request is handed over on its own."""
         return 1
 
     def get_batches(self) -> list[Input]:
-        """This request."""
         return [self]
 
     def get_as_bytes(self, key: str | None = None) -> bytes:
-        """A piece of content; without `key` the one called `data`, else the first. Raises: KeyError if there is none."""
+        """Without `key` the piece called `data`, else the first. Raises: KeyError if there is none."""
         if key is None:
             key = "data" if self.contains_key("data") or not self.content else self.content[0][0]
         for name, piece in self.content:
@@ -139,11 +116,10 @@ class Input:
         raise KeyError(key)
 
     def get_as_string(self, key: str | None = None) -> str:
-        """A piece of content as UTF-8 text. Raises: KeyError, UnicodeDecodeError."""
         return self.get_as_bytes(key).decode("utf-8")
 
     def get_as_json(self, key: str | None = None) -> Any:
-        """A piece of content read as JSON. Raises: KeyError, ValueError naming the content if it is not JSON."""
+        """Raises: KeyError; ValueError naming the content if it is not JSON."""
         piece = self.get_as_bytes(key)
         try:
             check_structure(piece)
@@ -165,16 +141,13 @@ class Input:
         return array
 
     def get_as_npz(self, key: str | None = None) -> list[npt.NDArray[Any]]:
-        """The arrays of a piece of content in the .npz format. Raises: KeyError, ValueError."""
         with np.load(io.BytesIO(self.get_as_bytes(key)), allow_pickle=False) as arrays:
             return [arrays[name] for name in arrays.files]
 
     def get_as_csv(self, key: str | None = None) -> list[dict[str, str]]:
-        """The rows of a CSV table with a head line. Raises: KeyError, UnicodeDecodeError."""
         return list(csv.DictReader(io.StringIO(self.get_as_string(key))))
 
     def get_as_image(self, key: str | None = None) -> Image:
-        """A piece of content as a PIL image. Raises: KeyError; OSError if it is none."""
         from PIL.Image import open as open_image  # here: it takes longer to import than all of this package
 
         return open_image(io.BytesIO(self.get_as_bytes(key)))

@@ -1,6 +1,5 @@
 """LMI's package `djl_python` as operators' files import it: our objects under LMI's names.
 
-Does: make its modules. Does not: read files. Called by the importer before it runs an operator's file.
 Source of the names: the imports in LMI's documentation and examples, v0.23 to v0.31, and v0.36 for `async_utils`.
 """
 

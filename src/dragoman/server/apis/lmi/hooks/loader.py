@@ -1,7 +1,5 @@
-"""Finds and loads an operator's model.py, and picks the functions that act.
+"""Finds and loads an operator's model.py, and picks the functions that act. At start-up, on a worker thread.
 
-Does: look the file up, run it, find the decorated functions, check what can be checked before a request.
-Does not: call them. Called by the composition root at start-up, on a worker thread.
 Source: LMI's entryPoint option and its scan of module attributes in alphabetical order, v0.31.
 """
 
@@ -42,7 +40,6 @@ class Hooks:
 
     @property
     def is_empty(self) -> bool:
-        """True if the file has no function that acts."""
         return self.input_formatter is None and self.output_formatter is None and self.handler is None
 
     def close(self) -> None:
@@ -50,7 +47,6 @@ class Hooks:
         self.importer.unload()
 
     def named(self, name: str) -> OutputFormatter:
-        """The output formatter of that name. Raises: HookLoadError if the file has none, or it fits no known form."""
         function = getattr(self.module, name, None)
         if not callable(function):
             raise HookLoadError(f"{self.path}: has no function named {name}")
@@ -63,10 +59,10 @@ def load_hooks(
     formatter_name: str | None = None,
     handler_name: str = HANDLER,
 ) -> Hooks | None:
-    """The hooks of the operator's file, None if nobody named one and there is no model.py.
+    """The hooks of the operator's file, None if nobody named one and there is no model.py. Raises: HookLoadError.
 
-    `directories` are searched in order. `formatter_name`: the output formatter that option.output_formatter names; it
-    goes before a decorated one. `handler_name`: the function that option.handler names. Raises: HookLoadError.
+    `formatter_name`: the output formatter that option.output_formatter names; it goes before a decorated one.
+    `handler_name`: the function that option.handler names.
     """
     path = find_file(entry_point, directories)
     if path is None:
@@ -96,8 +92,7 @@ def load_hooks(
 
 
 def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | None:
-    """The operator's file; None if it was not named and does not exist. Raises: HookLoadError if a named one is
-    missing.
+    """The operator's file; None if it was not named and does not exist. Raises: HookLoadError if a named one is missing.
 
     A name is one of a file in the directories, with or without .py, or a path.
     """
@@ -138,7 +133,6 @@ def own_traceback(error: BaseException, path: Path) -> str:
 
 
 def _handler(path: Path, module: ModuleType, name: str, *, is_entry_point: bool) -> Handler | None:
-    """The handler of that name; None if there is none and nobody asked for one. Raises: HookLoadError."""
     function = getattr(module, name, None)
     if not callable(function):
         if name == HANDLER:

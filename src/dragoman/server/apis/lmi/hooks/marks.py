@@ -1,6 +1,5 @@
-"""The two decorators by which a model.py tells which of its functions are formatters.
+"""The two decorators by which a model.py tells which of its functions are formatters. The functions stay as they are.
 
-Does: mark functions. Does not: call or wrap them, so they stay ordinary functions of the operator's file.
 Source: LMI input and output formatter pages; the attribute names are LMI's, so functions marked by hand count too.
 """
 

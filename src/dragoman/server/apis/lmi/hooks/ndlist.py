@@ -1,9 +1,6 @@
-"""Lists of arrays in DJL's own binary format, `tensor/ndlist`, as LMI's handlers read and write it.
+"""Lists of arrays in DJL's own binary format, `tensor/ndlist`, without sparse arrays; names of arrays are skipped.
 
-Does: bytes to numpy arrays and back. Does not: sparse arrays, or names of arrays (they are skipped).
-Called by `Input` and `Output`, on a hook thread. Source: DJL's NDArray serialisation, version 3.
-
-Layout, integers big-endian, texts with a 16-bit length before them:
+Layout, integers big-endian, texts with a 16-bit length before them. Source: DJL's NDArray serialisation, version 3.
   i32 number of arrays, then for each:
   - text "NDAR" · i32 version · u8 has a name [text name] · text sparse format · text type;
   - i32 n, n x i64 shape · i32 m, m x u16 layout;

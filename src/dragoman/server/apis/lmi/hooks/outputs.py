@@ -1,8 +1,4 @@
-"""`Output`: an answer as the handler of a model.py builds it.
-
-Does: collect content, properties, status. Does not: send. Made by the operator's code, on one hook thread.
-Source: LMI's Output class, v0.31.
-"""
+"""`Output`: an answer as the handler of a model.py builds it, on one hook thread. Source: LMI's Output class, v0.31."""
 
 from __future__ import annotations
 
@@ -58,22 +54,18 @@ class Output:
         self.is_last = False  # of an asynchronous handler's chunk
 
     def set_code(self, code: int) -> Output:
-        """Set the HTTP status."""
         self.code = code
         return self
 
     def set_message(self, message: str) -> Output:
-        """Set the text that goes with the status."""
         self.message = message
         return self
 
     def add_property(self, key: str, value: Any) -> Output:
-        """Add a header field."""
         self.properties[key] = str(value)
         return self
 
     def error(self, error: str, code: int = MODEL_ERROR, message: str = "invoke handler failure") -> Output:
-        """Make this the answer to a failure."""
         self.code, self.message = code, message
         self.content.clear()
         self.stream_content = None
@@ -81,7 +73,6 @@ class Output:
         return self.add_as_json({"code": code, "message": message, "error": error})
 
     def add(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
-        """Add a piece of content: strings and bytes as they are, anything else as JSON."""
         _check_index(batch_index)
         if isinstance(value, str):
             value = value.encode("utf-8")
@@ -91,7 +82,6 @@ class Output:
         return self
 
     def add_as_json(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
-        """Add a piece of content as indented JSON."""
         _check_index(batch_index)
         self.content.append((key, to_json(value, indent=2)))
         if not any(name.lower() == "content-type" for name in self.properties):
@@ -99,13 +89,11 @@ class Output:
         return self
 
     def add_as_numpy(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
-        """Add an array, or a list of them, in DJL's ndlist format, as LMI does. Raises: ValueError for other types."""
         _check_index(batch_index)
         self.content.append((key, write_ndlist(value)))
         return self
 
     def add_as_npz(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
-        """Add several arrays in the .npz format."""
         _check_index(batch_index)
         buffer = io.BytesIO()
         np.savez(buffer, *value)
@@ -122,12 +110,10 @@ class Output:
         return self
 
     def finalize(self, function: Callable[..., Any], *args: Any) -> Output:
-        """Call `function(*args)` once the answer is complete."""
         self.on_sent = lambda: function(*args)
         return self
 
     def execute_finalize(self) -> None:
-        """Call what `finalize` was given; a failure is logged, since the answer has gone."""
         if self.on_sent is None:
             return
         try:

@@ -1,7 +1,6 @@
 """The threads on which an operator's code runs, so that it can neither block the event loop nor keep the process alive.
 
-Does: run one call at a time per thread, give up after a time limit, replace a thread whose call does not return; idle
-threads end. Does not: know what the calls do. `compose` makes one per model; `run` is awaited on the event loop.
+One pool per model; `run` is awaited on the event loop. Idle threads end.
 Python cannot stop a thread: a call that never returns keeps its daemon thread, and the number of those is bounded.
 """
 
@@ -37,7 +36,6 @@ class _Job:
         self.state = "waiting"
 
     def move(self, old: str, new: str) -> bool:
-        """Go from state `old` to `new`; False if it is in another one."""
         with self.lock:
             if self.state != old:
                 return False
@@ -45,7 +43,6 @@ class _Job:
             return True
 
     def settle(self, result: Any, error: BaseException | None) -> None:
-        """Give the waiting task its outcome; called on the event loop."""
         if self.future.done():
             return
         if error is None:
@@ -83,12 +80,10 @@ class HookPool:
 
     @property
     def num_stuck(self) -> int:
-        """Threads whose call was given up and has not returned."""
         return self._num_stuck
 
     @property
     def num_live(self) -> int:
-        """Threads that take calls."""
         return self._num_live
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -129,7 +124,6 @@ class HookPool:
                 self._ensure_thread()
 
     def _ensure_thread(self) -> None:
-        """Start one more thread unless there are enough."""
         with self._lock:
             if self._num_live == self._num_threads:
                 return

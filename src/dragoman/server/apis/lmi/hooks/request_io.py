@@ -1,7 +1,7 @@
 """The objects that formatters take and give: requests, generated sequences, tokens.
 
-Does: hold values and walk through tokens. Does not: validate, generate or encode. A request's objects are used by one
-hook thread at a time. Operators subclass them, so they are plain dataclasses with LMI's names and defaults.
+A request's objects are used by one hook thread at a time. Operators subclass them, so they are plain dataclasses with
+LMI's names and defaults.
 Source: the LMI output formatter page, v0.31; `get_next_token` has four values since 0.32.
 """
 
@@ -35,7 +35,6 @@ class Token:
         self.error_msg = error_msg
 
     def as_dict(self) -> dict[str, Any]:
-        """The token as LMI's answers show it; `special_token` and `error_msg` only where they say something."""
         shown: dict[str, Any] = {"id": self.id, "text": self.text, "log_prob": self.log_prob}
         if self.special_token:
             shown["special_token"] = self.special_token
@@ -44,7 +43,6 @@ class Token:
         return shown
 
     def as_tgi_dict(self) -> dict[str, Any]:
-        """The token as TGI's answers show it."""
         shown: dict[str, Any] = {"id": self.id, "text": self.text, "logprob": self.log_prob}
         if self.special_token:
             shown["special"] = self.special_token
@@ -53,10 +51,9 @@ class Token:
 
 @dataclass
 class Sequence:
-    """One generated sequence, and how far a formatter has walked through it.
+    """One generated sequence, and how far a formatter has walked through it. `has_index`: as LMI 0.32.
 
-    `top_tokens` has one list per token when the client asked for the most likely ones. `has_index`: `get_next_token`
-    also gives the token's position (LMI 0.32).
+    `top_tokens` has one list per token when the client asked for the most likely ones.
     """
 
     tokens: list[Token] = field(default_factory=list)
@@ -71,16 +68,13 @@ class Sequence:
 
     @property
     def position(self) -> int:
-        """Tokens that `get_next_token` has handed out."""
         return self._position
 
     def set_next_token(self, token: Token, is_last_token: bool = False) -> None:
-        """Append a token."""
         self.tokens.append(token)
         self._is_complete = is_last_token
 
     def has_next_token(self) -> bool:
-        """True if there are tokens that `get_next_token` has not handed out."""
         return self._position < len(self.tokens)
 
     def get_next_token(self) -> tuple[Any, ...]:
@@ -99,15 +93,12 @@ class Sequence:
         return self.tokens[-1] if self.tokens else None
 
     def set_next_top_tokens(self, top_tokens: list[Token]) -> None:
-        """Append the most likely tokens at the newest position."""
         self.top_tokens.append(top_tokens)
 
     def has_next_top_tokens(self) -> bool:
-        """True if there are lists that `get_next_top_tokens` has not handed out."""
         return self._top_position < len(self.top_tokens)
 
     def get_next_top_tokens(self) -> list[Token] | None:
-        """The next list of most likely tokens, None if there is none yet."""
         if not self.has_next_top_tokens():
             return None
         self._top_position += 1
@@ -158,15 +149,12 @@ class TextGenerationOutput(RequestOutput):
     other_sequences_indices: list[int] = field(default_factory=list)
 
     def get_tokens_as_dict(self, sequence_index: int = 0) -> list[dict[str, Any]]:
-        """The tokens of a sequence in the shape of the request, LMI's or TGI's."""
         return self._shown(self.sequences[sequence_index].tokens)
 
     def get_prompt_tokens_as_dict(self) -> list[dict[str, Any]]:
-        """The prompt's tokens, [] unless the client asked for them."""
         return self._shown(self.prompt_tokens_details)
 
     def get_top_tokens_as_dict(self, sequence_index: int = 0) -> list[list[dict[str, Any]]]:
-        """The most likely tokens at each position of a sequence."""
         return [self._shown(tokens) for tokens in self.sequences[sequence_index].top_tokens]
 
     def _shown(self, tokens: list[Token]) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """LMI's own handlers, for a model.py that puts its code around one: `_service.initialize`, `_service.inference`.
 
-Does: read a request as LMI's dynamic batches do, hand it to the served model, build the `Output`. Does not: load anything,
-or generate (`Input.model` does). Made and called by the operator's code, on a hook thread.
+Made and called by the operator's code, on a hook thread; the served model (`Input.model`) generates.
 Source: LMI's handlers and its examples of customised pre- and post-processing, v0.23 to v0.26.
 """
 

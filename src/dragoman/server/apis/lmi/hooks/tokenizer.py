@@ -1,7 +1,6 @@
 """The tokenizer as an operator's input formatter gets it: the calls of Hugging Face tokenizers that formatters make.
 
-Does: encode, decode, chat templates. Does not: padding, truncation, tensors. Every hook thread may use it at once.
-Made by the composition root, over the model's own tokenizer and template.
+Without padding, truncation and tensors. Every hook thread may use it at once.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from dragoman.types import ChatPrompt
 
 
 class TextTokenizer(Protocol):
-    """The part of the model's tokenizer that hooks need."""
-
     @property
     def vocab_size(self) -> int: ...
 
@@ -50,7 +47,6 @@ class HookTokenizer:
         return self.vocab_size
 
     def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, Any]:
-        """`input_ids` and `attention_mask` of a text, or lists of them for several."""
         if isinstance(text, str):
             ids = self.encode(text, add_special_tokens)
             return {"input_ids": ids, "attention_mask": [1] * len(ids)}
@@ -58,7 +54,6 @@ class HookTokenizer:
         return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a text."""
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False) -> str:
@@ -67,7 +62,6 @@ class HookTokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = False) -> list[str]:
-        """The texts of several lists of token ids."""
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def apply_chat_template(

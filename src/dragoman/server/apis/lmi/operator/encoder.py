@@ -1,8 +1,6 @@
 """Encodes an answer through the operator's output formatter: its strings are the answer, byte for byte.
 
-Does: fill the formatter's objects token by token, call it as often as LMI does, join what it returns.
-Does not: frame or look into the strings. One encoder per call; its methods that call the formatter run on a hook thread.
-
+One encoder per call; `full` and `event` call the formatter, so they run on a hook thread.
 Streaming, the formatter is called once per token, and again while it advances through tokens that it has not seen: one
 that skips a call catches up. Not streaming: once per token (LMI: per step), the last time with `finished`.
 """
@@ -41,7 +39,6 @@ class OutputState:
     num_unfinished: int = 1
 
     def sequence(self, index: int) -> io.Sequence:
-        """The sequence of that index, made when it is first asked for."""
         return self.output.sequences.setdefault(index, io.Sequence(has_index=self.has_index))
 
     def add(self, index: int, token: TokenOutput | None, ending: SequenceResult | GenerationEvent | None) -> None:
@@ -62,7 +59,6 @@ class OutputState:
             self.output.finished = self.num_unfinished == 0
 
     def set_prompt(self, prompt: PromptInfo) -> None:
-        """Take in the prompt's tokens, which are there if the client asked for them."""
         self.output.prompt_tokens_details = [
             io.Token(token.id, token.token_text or token.text, token.logprob) for token in prompt.tokens
         ]
@@ -77,10 +73,7 @@ class HookedEncoder:
         self._states = states
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """All the formatter wrote, a line for each of several prompts. Raises: HookError.
-
-        LMI sends no content type; clients of its default formatters look for those of JSON and of JSON lines.
-        """
+        """LMI sends no content type; clients of its default formatters look for those of JSON and of JSON lines."""
         bodies = [self._replay(state, result) for state, result in zip(self._states, results, strict=True)]
         if len(bodies) == 1:
             return Reply(200, bodies[0], JSON_MEDIA_TYPE)
@@ -88,11 +81,9 @@ class HookedEncoder:
         return Reply(200, b"".join(lines), JSONLINES_MEDIA_TYPE)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200, as JSON lines."""
         return Head(JSONLINES_MEDIA_TYPE)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The formatter's output for the event's tokens; only the first sequence is streamed. Raises: HookError."""
         if event.index:
             return b""
         state = self._states[request_index]
@@ -107,19 +98,15 @@ class HookedEncoder:
         return b"".join(parts)
 
     def end(self) -> bytes:
-        """Nothing: the formatter knows the last token."""
         return b""
 
     def stream_error(self, error: ServerError) -> bytes | None:
-        """The failure in LMI's own form, whatever the formatter's is."""
         return self._base.stream_error(error)
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
         return ()
 
     def _walk(self, state: OutputState) -> bytes:
-        """The formatter's words for the tokens that it has not seen."""
         sequence = state.sequence(0)
         parts: list[bytes] = []
         num_idle = 0
@@ -135,7 +122,6 @@ class HookedEncoder:
         return b"".join(parts)
 
     def _replay(self, state: OutputState, result: GenerationResult) -> bytes:
-        """The formatter's words for a finished request, as if its tokens came one per step."""
         output = state.output
         state.set_prompt(result.prompt)
         is_ranked = result.request.sampling.num_beams > 1
@@ -154,14 +140,13 @@ class HookedEncoder:
 
 
 def _add_step(state: OutputState, sequence: SequenceResult, step: int) -> None:
-    """Append the sequence's token of that step, if it has one; a sequence without any gets the placeholder."""
+    """A sequence without any token gets the placeholder."""
     tokens = sequence.tokens or (None,)
     if step < len(tokens):
         state.add(sequence.index, tokens[step], sequence if step == len(tokens) - 1 else None)
 
 
 def make_state(request: GenerationRequest, described: io.RequestInput, *, has_index: bool) -> OutputState:
-    """The state of one request. `described`: what the formatter sees as its input."""
     output = io.TextGenerationOutput(request_id=described.request_id, input=described)
     state = OutputState(output, has_index, has_top_tokens=bool(request.sampling.logprobs))
     state.sequence(0)

@@ -1,9 +1,6 @@
 """Puts an operator's formatters around the LMI dialect: one reads requests, the other writes answers.
 
-Does: hand requests to the input formatter, choose the output formatter, build what they see, replace the dialects of the
-LMI routes. Does not: run on the event loop: `run_off_loop` moves all of it to a hook thread.
-`with_hooks` is called when a model is composed; the dialects that it makes are used by the endpoints.
-Source: LMI's input_parser, v0.31.
+Neither runs on the event loop: `run_off_loop` moves them to a hook thread. Source: LMI's input_parser, v0.31.
 """
 
 from __future__ import annotations
@@ -65,7 +62,6 @@ class HookedDialect:
             self._read = InputFormatter(hooks.input_formatter, options.context)
 
     def parse(self, http: HttpCall) -> Call:
-        """The call as the operator's formatter, or LMI, reads it. Raises: HookError, InvalidPayload, InvalidParameter."""
         described, payload = self._described(http)
         choice = self._choose(described, payload)
         if choice.name is not None:
@@ -84,15 +80,12 @@ class HookedDialect:
         return msgspec.structs.replace(call, encoder=encoder, run_off_loop=self.run_off_loop)
 
     def open(self, http: HttpCall) -> Opening:
-        """The call, to be parsed where the operator's code runs."""
         return Opening(partial(self.parse, http), run_off_loop=self.run_off_loop)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """LMI's answer to a failed call."""
         return self._base.error_reply(error, http)
 
     def _described(self, http: HttpCall) -> tuple[RequestInput, Payload]:
-        """The request as the output formatter will see it, and as the server reads it."""
         if self._read is None:
             payload = read_payload(http)
             asked = {} if payload.stream is None else {"stream": payload.stream}
@@ -159,7 +152,6 @@ def _checked(function: Callable[..., Any]) -> OutputFormatter:
 
 
 def _for_prompt(described: RequestInput, text: str) -> RequestInput:
-    """The request as the answer to one of its prompts shows it."""
     if getattr(described, "input_text", None) == text:
         return described
     own = copy.copy(described)
@@ -187,10 +179,7 @@ def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, options: HookO
 
 
 class PayloadDialect:
-    """The dialects of the LMI routes behind an input formatter that rewrites decoded bodies.
-
-    Which of them answers is decided by the body that the formatter returns, as in LMI.
-    """
+    """Behind an input formatter that rewrites decoded bodies: what it returns decides which dialect answers, as in LMI."""
 
     def __init__(self, inner: Dialects, formatter: InputFormatter, run: Runner) -> None:
         self._inner = inner
@@ -198,11 +187,9 @@ class PayloadDialect:
         self.run_off_loop = run
 
     def open(self, http: HttpCall) -> Opening:
-        """The call, to be read where the operator's code runs."""
         return Opening(partial(self.parse, http), run_off_loop=self.run_off_loop)
 
     def parse(self, http: HttpCall) -> Call:
-        """The call that the rewritten body makes. Raises: HookError, and what the dialect raises."""
         headers = {**http.headers, "content-type": JSON_MEDIA_TYPE}
         written = msgspec.structs.replace(http, body=self._formatter.payload(make_input(http)), headers=headers)
         return self._pick(written).open(written).parse()

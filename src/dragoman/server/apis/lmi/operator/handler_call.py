@@ -1,6 +1,5 @@
-"""Calls an operator's own handler with requests, and hands on what it answers.
+"""Calls an operator's own handler with requests, and hands on what it answers, whole or in pieces.
 
-Does: whole answers, streams, what goes wrong in either. Does not: choose threads (`handlers` does) or write to sockets.
 `call` runs on a hook thread, `call_async` on the handler's event loop.
 Source: LMI's Python engine, v0.31; asynchronous handlers v0.36.
 """
@@ -25,8 +24,6 @@ logger = logging.getLogger("dragoman.hooks")
 
 
 class HandlerCaller:
-    """Calls one model's handler."""
-
     def __init__(self, handler: Handler) -> None:
         self._function = handler.function
         self._name = handler.name
@@ -48,7 +45,6 @@ class HandlerCaller:
             _finalize(outputs)
 
     async def call_async(self, item: Input, relay: Relay) -> None:
-        """The same for an asynchronous one."""
         outputs: Any = None
         try:
             try:
@@ -73,12 +69,11 @@ class HandlerCaller:
             _finalize(outputs)
 
     def _tell(self, relay: Relay, error: BaseException) -> None:
-        """Log a failure; one that came of giving the call up is nothing to look after."""
+        """Log a failure; one that came of giving the call up needs no attention."""
         level = logging.DEBUG if relay.is_closed else logging.WARNING
         logger.log(level, "the handler %s failed", self._name, exc_info=error)
 
     def _send(self, outputs: Any, relay: Relay) -> None:
-        """Hand over an answer, whole or in pieces. Raises: Abandoned."""
         if isinstance(outputs, Output) and outputs.stream_content is not None:
             self._send_stream(outputs, outputs.stream_content, relay)
         else:
@@ -95,7 +90,6 @@ class HandlerCaller:
             return error_reply(error)
 
     def _send_stream(self, output: Output, content: Iterable[Any], relay: Relay) -> None:
-        """The items as they come, the head with the first one; the iterator is closed on every path."""
         is_begun = False
         items: Any = content
         try:
@@ -118,7 +112,6 @@ class HandlerCaller:
             _close(items)
 
     async def _send_chunks(self, outputs: AsyncIterator[Any], relay: Relay) -> None:
-        """The Outputs of an asynchronous generator, the first one's head before them. Raises: Abandoned, what it raises."""
         is_begun = False
         try:
             async for output in outputs:
@@ -156,7 +149,6 @@ def _pieces_of(output: Any, *, is_begun: bool) -> list[Piece]:
 
 
 def _chunk(item: Any) -> bytes:
-    """The output of a stream's formatter, as bytes. Raises: TypeError."""
     if isinstance(item, str):
         return item.encode("utf-8", "replace")
     if isinstance(item, bytes | bytearray):

@@ -1,7 +1,6 @@
 """The served model as an operator's handler may use it: `inputs.model.generate(body)`, `.stream(body)`, `.answer(body)`.
 
-Does: read bodies as the LMI routes do, generate on the server's event loop, wait for it on the handler's thread.
-Does not: run handlers. Made on the server's event loop for every call of a handler; its methods are called on hook threads.
+Made on the server's event loop for every call of a handler, where it generates; its methods are called on hook threads.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class HandlerModel:
         self._is_closed = False
 
     def generate(self, body: Mapping[str, Any]) -> Any:
-        """The answer of the LMI routes without a handler to a body (`inputs`, `parameters`), as Python values.
-
-        Blocks. Raises: ServerError.
-        """
+        """The answer of the LMI routes without a handler to a body, as Python values. Blocks. Raises: ServerError."""
         call = self._parse(self._lmi, body)
         return json.loads(self._full(call, call.encoder).body)
 
@@ -127,7 +123,6 @@ class HandlerModel:
         await self._service.run(request, take)
 
     async def _encode(self, call: Call, put: Callable[[bytes], None]) -> None:
-        """The call's stream, as its encoder writes it."""
         running = CallEvents(self._service, call.requests)
         running.start(_never)  # a client that leaves ends the handler's call, and this with it
         try:
@@ -138,7 +133,6 @@ class HandlerModel:
             await running.aclose()
 
     def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """`work` on the server's event loop. Raises: Cancelled if the handler's call has ended."""
         if self._is_closed:
             work.close()
             raise Cancelled(ENDED)
@@ -154,7 +148,6 @@ async def _never() -> Exception:
 
 
 def _result(running: Future[T]) -> T:
-    """The result, once it is there. Raises: Cancelled if the handler's call ended before; what the work raises."""
     try:
         return running.result()
     except CancelledError as error:

@@ -1,7 +1,4 @@
-"""The engine and service of a model that has only an operator's handler, and nothing to generate with.
-
-Does: refuse generation by name, be healthy. Does not: run the handler. Made by the composition root, used on the event loop.
-"""
+"""The engine and service of a model that has only an operator's handler, and nothing to generate with. On the event loop."""
 
 from __future__ import annotations
 
@@ -19,15 +16,12 @@ class NoGeneration:
         self._message = f"model {name} answers on the LMI routes only, with its own handler: {reason}"
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
-        """Raises: UnsupportedFeature."""
         raise UnsupportedFeature(self._message, param="model")
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """Raises: UnsupportedFeature."""
         raise UnsupportedFeature(self._message, param="model")
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        """Raises: UnsupportedFeature."""
         raise UnsupportedFeature(self._message, param="model")
 
 
@@ -40,15 +34,12 @@ class NoEngine:
         """Nothing to start."""
 
     def generate(self, request: EngineRequest) -> Outputs:
-        """Raises: UnsupportedFeature."""
         raise UnsupportedFeature("there is no engine: only this model's handler answers", param="model")
 
     def health(self) -> Health:
-        """Alive: the handler is."""
         return Health(is_alive=True)
 
     def stats(self) -> EngineStats:
-        """Nothing is counted."""
         return EngineStats()
 
     async def shutdown(self, drain_s: float) -> None:

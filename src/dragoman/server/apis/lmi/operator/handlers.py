@@ -1,8 +1,7 @@
 """Puts an operator's own handler in the place of generation, on the LMI routes.
 
-Does: run each call on a hook thread, or on the handler's event loop, within `predict_timeout`; give it up when the client
-leaves. Does not: call the handler itself (`handler_call` does) or write to sockets (the responder does).
-One instance per dialect of the LMI routes, used on the server's event loop.
+Runs each call on a hook thread, or on the handler's event loop, within `predict_timeout`; gives it up when the client
+leaves. All else here runs on the server's event loop.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ logger = logging.getLogger("dragoman.hooks")
 class HandlerRuntime:
     """The place where a model's handler runs, shared by its dialects.
 
-    `properties` are the options by name, which the first call gets. `timeout_s` bounds a call from its start to its last
-    byte, None = without bound. `make_access`: gives a call its use of the model.
+    `properties`: the options by name, for the first call. `timeout_s` bounds a call from its start to its last byte, None =
+    without bound. `make_access`: gives a call its use of the model.
     """
 
     handler: Handler
@@ -47,7 +46,6 @@ class HandlerRuntime:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what runs on behind an answer that is complete
 
     async def start(self) -> None:
-        """Initialise the handler, which may take any time. Raises: HookError, and what the handler raises."""
         if self.handler.falls_through:
             return  # LMI does not initialise an asynchronous handler beside its own
         if self.handler.is_async:
@@ -94,11 +92,9 @@ class HandlerDialect:
         self._runtime = runtime
 
     def open(self, http: HttpCall) -> Opening:
-        """The call as `inner` opens it, but the handler is asked before."""
         return msgspec.structs.replace(self._inner.open(http), answer=partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """LMI's answer to a handler that failed; all else is `inner`'s."""
         if isinstance(error, HookError | RequestTimeout):
             return reply_of(Output().error(error.message))
         return self._inner.error_reply(error, http)
@@ -136,7 +132,6 @@ class _Run:
         self._task.add_done_callback(runtime.tasks.discard)
 
     async def opening(self) -> Reply | Head | None:
-        """The first of what the handler answers. Raises: ServerError."""
         match await self._next():
             case Reply() | Head() | None as piece:
                 return piece
@@ -147,7 +142,6 @@ class _Run:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next chunk. Raises: ServerError."""
         piece = await self._next()
         if isinstance(piece, End):
             raise StopAsyncIteration
@@ -155,7 +149,6 @@ class _Run:
         return piece
 
     async def aclose(self) -> None:
-        """Let nobody wait for the handler any more; its generator is closed as soon as it can be."""
         self._relay.close()
         self._task.cancel()
 
@@ -164,7 +157,6 @@ class _Run:
         self._relay.close()
 
     async def _next(self) -> Piece:
-        """The next piece. Raises: the failure that takes its place."""
         piece = await self._relay.get()
         if isinstance(piece, Broken):
             raise piece.error

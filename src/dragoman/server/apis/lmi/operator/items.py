@@ -1,6 +1,5 @@
-"""Makes the `Input` that an operator's code sees of an HTTP call.
+"""Makes the `Input` that an operator's code sees of an HTTP call. On the event loop and on hook threads.
 
-Does: properties and named pieces of content. Does not: decode them. Called on the event loop and on hook threads.
 Source: LMI's front end, v0.31.
 """
 

@@ -1,7 +1,6 @@
 """Brings an operator's own file of code to a model, as LMI's containers do: its formatters, and its handler.
 
-Does: find and load the file as the options say, start the handler, tell the code the options by LMI's names. Does not: call
-formatters or handlers for requests (`server/apis/lmi` does). Called by `compose`, on a worker thread or the event loop.
+Called by `compose`, on a worker thread or the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 
 
 def load_operator_file(config: Config) -> Hooks | None:
-    """The operator's functions. Raises: ConfigError if the file is not there, does not load or does not fit."""
+    """Raises: ConfigError if the file is not there, does not load or does not fit."""
     clients = config.clients
     named = None if clients.output_formatter in OUTPUT_FORMATTERS else clients.output_formatter
     if not clients.hooks:
@@ -43,7 +42,7 @@ def load_operator_file(config: Config) -> Hooks | None:
 
 
 def _code_directories(config: Config) -> tuple[Path, ...]:
-    """The directories to search for an operator's file; a name from the command line may also be in the current one."""
+    """A name from the command line may also be in the current directory."""
     beside = (config.directory, config.model_dir)
     is_typed = config.origins["entry_point"].source == COMMAND_LINE and is_own_entry_point(config.clients.entry_point)
     return (*beside, Path.cwd()) if is_typed else beside
@@ -69,10 +68,7 @@ async def start_handler(config: Config, hooks: Hooks | None) -> HandlerRuntime |
 
 
 def _handler_properties(config: Config) -> dict[str, str]:
-    """The options by LMI's names, as texts, with what LMI adds; secrets and options without a value are left out.
-
-    Options that only the operator's code knows are there as they were given.
-    """
+    """The options by LMI's names, as texts, with what LMI adds; secrets and options without a value are left out."""
     named = {
         option.key.removeprefix("option."): show(value)
         for option in OPTIONS

@@ -1,8 +1,7 @@
 """Carries what a handler answers, piece by piece, from its thread or event loop to the server's event loop.
 
-Does: hold a few pieces back when the reader is slow, tell the writer that the reader has gone. Does not: look into them.
-Made by `handlers` for every call, on the server's event loop; `put` is called on a hook thread, `put_soon` on the
-event loop of an asynchronous handler, all else on the server's event loop.
+Holds the writer back when the reader is slow, and tells it when the reader has gone. `put` is called on a hook thread,
+`put_soon` on an asynchronous handler's event loop, all else on the server's event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class End:
 
 
 Piece = Reply | Head | bytes | Broken | End | None
-"""What travels: a whole answer, or a head and chunks; None = the handler answers nothing. `End` or `Broken` comes last."""
+"""A whole answer, or a head and chunks; None = the handler answers nothing. `End` or `Broken` comes last."""
 
 
 class Relay:
@@ -57,11 +56,9 @@ class Relay:
         self._hand_over(piece)
 
     def put_last(self, piece: Broken | End) -> None:
-        """End the answer. Called on the server's event loop, once the writer has returned."""
         self._queue.put_nowait(piece)
 
     async def get(self) -> Piece:
-        """The next piece."""
         piece = await self._queue.get()
         self._room.release()
         return piece

@@ -1,7 +1,6 @@
-"""Turns the `Output` of a handler into an HTTP answer.
+"""Turns the `Output` of a handler into an HTTP answer. On a hook thread or an asynchronous handler's event loop.
 
-Does: status, header fields, body; the shapes in which failures are told. Does not: run handlers or send anything.
-Called by `handler_call`, on a hook thread or an asynchronous handler's event loop. Source: LMI's front end, v0.31.
+Source: LMI's front end, v0.31.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ _OUT_OF_MEMORY_TEXTS = ("No available memory for the cache blocks", "CUDA error:
 
 
 def reply_of(output: Output) -> Reply:
-    """The whole answer: its content named `data`, else the first; other pieces have no place in an HTTP answer.
-
-    An error without content tells its code and message. Raises: HookError for a status that HTTP does not have.
-    """
+    """The whole answer: its content named `data`, else the first. Raises: HookError for a status that HTTP does not have."""
     status = _status(output)
     headers, media_type = _headers(output)
     if output.failure is not None:
@@ -44,7 +40,6 @@ def reply_of(output: Output) -> Reply:
 
 
 def head_of(output: Output) -> Head:
-    """The head of a streamed answer. Raises: HookError for a status that HTTP does not have."""
     headers, media_type = _headers(output)
     return Head(media_type or output.stream_media_type, _status(output), headers)
 
@@ -58,7 +53,6 @@ def error_reply(error: BaseException) -> Reply:
 
 
 def async_error_reply(error: BaseException) -> Reply:
-    """The same for an asynchronous handler."""
     return Reply(MODEL_ERROR, failure_body(f"Custom handler failed: {reason(error)}", MODEL_ERROR), JSON_MEDIA_TYPE)
 
 
@@ -69,7 +63,6 @@ def reason(error: BaseException) -> str:
 
 
 def failure_body(text: str, status: int) -> bytes:
-    """LMI's short error object."""
     return _json({"error": text, "code": status})
 
 
@@ -94,7 +87,6 @@ def _status(output: Output) -> int:
 
 
 def _headers(output: Output) -> tuple[dict[str, str], str]:
-    """The header fields that a handler may set, and its content type."""
     headers: dict[str, str] = {}
     media_type = ""
     for name, value in output.properties.items():

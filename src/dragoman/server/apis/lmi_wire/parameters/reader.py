@@ -1,7 +1,6 @@
-"""Reads the `parameters` object of an LMI or TGI request by the rows of the parameter table.
+"""Reads the `parameters` object of an LMI or TGI request by the rows of the parameter table: names, aliases, defaults.
 
-Does: names, aliases, defaults; lists what is unknown; tells errors by the names that were sent. Types and ranges are those
-of all APIs. Does not: decide how parameters act together (`request`). Called by the LMI and TGI dialects, on the event loop.
+Types and ranges are those of all APIs; errors tell the names that were sent. On the event loop.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ class LmiBody(SharedBody, kw_only=True):
 
 
 class Sent(NamedTuple):
-    """A parameter the client gave: its row and the name it was sent under."""
-
     row: Param
     name: str
 
@@ -61,7 +58,6 @@ class Parsed(msgspec.Struct, frozen=True):
     unused: tuple[str, ...] = ()
 
     def has(self, target: str) -> bool:
-        """True if the client gave a parameter that sets `target`."""
         return any(sent.row.field == target for sent in self.sent)
 
     def name_of(self, target: str) -> str:
@@ -71,9 +67,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 class ParameterReader:
-    """Reads `parameters` objects for one profile. `limits`: the operator's bounds. `is_clipped`: a prompt and an answer
-    that are too long together have a shorter answer. `defaults`: values by field that go before the profile's own.
-    """
+    """`is_clipped`: a prompt and an answer that are too long together have a shorter answer. `defaults`: by field."""
 
     def __init__(
         self,
@@ -99,7 +93,7 @@ class ParameterReader:
         self._reading = Reading(replace(words, clips_overflow=is_clipped), OpenAiOptions(limits=limits, thinks=True))
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
-        """The parameters in `raw`; null means not given. Raises: InvalidParameter for the first that is not legal."""
+        """null means not given. Raises: InvalidParameter for the first that is not legal."""
         given: dict[str, Any] = {}
         sent: list[Sent] = []
         unused = [name for name, value in raw.items() if value is not None and name not in self._rows]
@@ -124,7 +118,7 @@ class ParameterReader:
         return Parsed(body, filled.keys(), self._reading, self._documented, tuple(sent), tuple(unused))
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
-        """The known parameters of `raw` in the order of the table: of two names for one target the first wins."""
+        """The known parameters in the order of the table: of two names for one target the first wins."""
         known = [name for name, value in raw.items() if value is not None and name in self._rows]
         return ((name, self._rows[name]) for name in sorted(known, key=self._places.__getitem__))
 

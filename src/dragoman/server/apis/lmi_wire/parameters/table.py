@@ -1,8 +1,6 @@
 """The generation parameters of the LMI dialect: one row each, for every backend profile and version.
 
-Does: say how LMI and TGI call the parameters that all APIs share, which profiles have them, and what their documents
-change; declare those that nobody else has. Reading, the `x-dragoman-ignored` header, docs/dialects/lmi.md and the OpenAPI
-document are derived from these rows. Does not: read values (`reader` does).
+Reading, the `x-dragoman-ignored` header, docs/dialects/lmi.md and the OpenAPI document are derived from these rows.
 Sources: the LMI schema pages v0.31 and v0.26, the TGI API.
 """
 
@@ -45,12 +43,11 @@ class Param:
     skips_booleans: bool = False
 
     def default_for(self, profile: str, version: str) -> Any:
-        """The default in that profile and version."""
         return self.defaults.get(f"{profile}/{version}", self.defaults.get(profile, self.default))
 
 
 def _row(name: str, profiles: tuple[str, ...] = BACKENDS, *, of: str = "", **changes: Any) -> Param:
-    """The row of a parameter; `of`: the field that it sets, its name if absent. `changes`: what LMI says otherwise."""
+    """`of`: the field that it sets, its name if absent. `changes`: what LMI says otherwise."""
     field = of or name
     told: dict[str, Any] = {}
     if field in PARAMETERS:
