@@ -1,7 +1,4 @@
-"""Sets of tokens as bits: bit i of word w stands for token 32 * w + i.
-
-Does: list the tokens of small sets. Does not: know the sets' meaning. Used by grammars and by the sampler.
-"""
+"""Sets of tokens as bits: bit i of word w stands for token 32 * w + i. Used by grammars and by the sampler."""
 
 from __future__ import annotations
 

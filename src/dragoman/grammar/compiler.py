@@ -1,8 +1,6 @@
-"""Compiles a request's output grammar into a TokenMasker, through llguidance.
+"""Compiles a request's output grammar into a TokenMasker, through llguidance, and caches the results.
 
-Does: compile JSON schemas, any JSON object, regular expressions, Lark or GBNF grammars and choices for one vocabulary, and
-cache the results. Does not: parse requests or touch logits. Compiling is called by the service, on any
-thread; the maskers it returns are used on the engine thread only. llguidance is imported with the first compiler.
+Compiling is called by the service, on any thread; the maskers are used on the engine thread only.
 """
 
 from __future__ import annotations
@@ -43,9 +41,8 @@ OUTPUT = "@output"  # the place of the grammar in its frame
 class Vocabulary:
     """The facts about a tokenizer for grammars.
 
-    `token_bytes[i]`: the bytes of token i in the output (special tokens: their name). `special_ids` never match text.
-    `eos_id` and `extra_eos_ids` end the output. `encode` gives the tokens of a text after other text, to foresee forced
-    texts; None = the longest tokens that fit.
+    `token_bytes[i]`: the bytes of token i (special tokens: their name). `special_ids` never match text; the eos ids end
+    the output. `encode` gives the tokens of a text after other text; None = the longest tokens that fit.
     """
 
     token_bytes: Sequence[bytes]
@@ -56,18 +53,16 @@ class Vocabulary:
 
     @property
     def eos_ids(self) -> list[int]:
-        """Every end-of-sequence token, the main one first."""
         return [self.eos_id, *sorted(self.extra_eos_ids - {self.eos_id})]
 
 
 class GrammarCompiler:
     """Compiles grammars for one vocabulary. Keep it, as building the vocabulary's trie takes a moment.
 
-    `max_mask_s`: processor seconds for following one request's grammar.
+    `max_mask_s`: processor seconds for following one request's grammar. Raises: UnsupportedFeature.
     """
 
     def __init__(self, vocabulary: Vocabulary, max_mask_s: float = float("inf")) -> None:
-        """Raises: UnsupportedFeature if llguidance is not installed, or refuses the vocabulary."""
         try:
             self._llguidance = importlib.import_module("llguidance")
         except ImportError as error:
@@ -95,11 +90,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def compile(self, grammar: Grammar) -> TokenMasker:
-        """The grammar's start state; callers may fork and advance it freely.
-
-        Raises: InvalidParameter (param: the grammar's) with the reason if the grammar is not valid, or would take too much;
-        Overloaded if too many large ones wait.
-        """
+        """The grammar's start state, to fork and advance. Raises: InvalidParameter; Overloaded if too many wait."""
         while True:
             with self._lock:
                 known = self._compiled.get(grammar)
@@ -121,7 +112,6 @@ class GrammarCompiler:
             ended.set()
 
     def _outcome(self, grammar: Grammar) -> Any:
-        """A matcher, or the InvalidParameter with the reason. Raises: Overloaded."""
         try:
             check_source(grammar)
             with self._lanes.enter(grammar):
@@ -136,7 +126,6 @@ class GrammarCompiler:
         return GrammarMasker(outcome.deep_copy(), self._shared, MaskBudget(self._max_mask_s, param=grammar.param))
 
     def _keep(self, grammar: Grammar, outcome: Any) -> None:
-        """Keep a result as the most recently used, and drop the oldest beyond the limits."""
         self._num_chars += num_chars(grammar)
         self._compiled[grammar] = outcome
         while len(self._compiled) > _MAX_CACHED or self._num_chars > _MAX_CACHED_CHARS:
@@ -185,7 +174,6 @@ class GrammarCompiler:
             return None
 
     def _reason(self, schema: Any) -> str:
-        """The reason why a schema does not compile, "" if it does."""
         return str(self._made(llguidance_source(Grammar("json_schema", json.dumps(schema)))).get_error())
 
 
@@ -209,10 +197,7 @@ def is_gbnf(grammar: Grammar) -> bool:
 
 
 def llguidance_source(grammar: Grammar) -> str:
-    """The grammar in llguidance's form: JSON of two grammars, the frame and its content.
-
-    Raises: ValueError for a wrong source; only compiling finds most errors.
-    """
+    """The grammar in llguidance's form: JSON of two grammars, the frame and its content. Raises: ValueError."""
     matcher_class = importlib.import_module("llguidance").LLMatcher
     match grammar.kind:
         case "json_schema":
@@ -233,8 +218,8 @@ def llguidance_source(grammar: Grammar) -> str:
 class _TokenizerFacts:
     """A vocabulary in llguidance's form.
 
-    llguidance itself reads a tokenizer.json only of byte-level or byte-fallback kind, with at least as many logits as
-    tokens. It also treats every added token as special, even text such as <tool_call>.
+    llguidance reads only some kinds of tokenizer.json, and treats every added token as special, even text such as
+    <tool_call>.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -253,10 +238,7 @@ def _lark(source: str) -> str:
 
 
 def _without_forcing(source: str, frame: str) -> str:
-    """The framed grammar within another that makes llguidance allow every tokenisation of a forced text.
-
-    Otherwise it allows only its own tokeniser's choice, for which it would need the real tokenizer.
-    """
+    """The grammar within another that allows every tokenisation of a forced text, not only llguidance's own choice."""
     grammars = json.loads(source)["grammars"]
     grammars[0]["name"] = "output"
     outer = {"lark_grammar": '%llguidance {"no_forcing": true}\n' + (frame or f"start: {OUTPUT}")}
@@ -264,7 +246,6 @@ def _without_forcing(source: str, frame: str) -> str:
 
 
 def _enforceable(schema: Any) -> Any:
-    """The enforceable part of a schema, with the settings. Other values stay, for llguidance to refuse."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         schema = enforceable(schema).schema
     return with_settings(schema) if isinstance(schema, dict) else schema
@@ -278,7 +259,6 @@ def _parse_json(source: str) -> Any:
 
 
 def _choice_rule(source: str) -> str:
-    """A Lark grammar of the given strings; its string literals are JSON's."""
     choices = _parse_json(source)
     if not (isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices)):
         raise ValueError("must be a JSON array of one or more strings")

@@ -1,10 +1,7 @@
-"""llama.cpp's notation of grammars, GBNF, written as Lark.
+"""Translates llama.cpp's notation of grammars, GBNF, into Lark; reports errors with their line.
 
-Does: translate; report errors with their line. Does not: compile. Called by the compiler, on any thread.
-The notation: rules `name ::= alternatives`, of which `root` is the whole; a rule goes on until the next one begins.
-
-Rules that refer only to terminals become terminals, which the compiler follows faster. Names are new, since in Lark they
-distinguish terminals from rules, and `start` has a meaning.
+Rules that refer only to terminals become terminals, which the compiler follows faster. Names are new, since in Lark
+they distinguish terminals from rules, and `start` has a meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
-"""What only this notation has."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r]+|\#[^\n]*)|(?P<line>\n)|(?P<rule>[\w-]+)\s*::=|(?P<name>[\w-]+)|(?P<text>"(?:[^"\\\n]|\\.)*")
@@ -30,7 +26,7 @@ _MAX_SHOWN = 40
 
 
 class GbnfError(ValueError):
-    """An error in a grammar; one line."""
+    pass
 
 
 class _Token(NamedTuple):
@@ -49,12 +45,11 @@ class _Rule:
 
     @property
     def is_open(self) -> bool:
-        """True where an alternative or sequence must follow."""
         return not self.parts or self.parts[-1] in ("(", "|")
 
 
 def gbnf_to_lark(source: str) -> str:
-    """The same grammar as Lark. Raises: GbnfError."""
+    """Raises: GbnfError."""
     rules = _rules(source)
     if "root" not in rules:
         raise GbnfError("it has no rule named root")
@@ -103,7 +98,6 @@ def _tokens(source: str) -> Iterator[_Token]:
 
 
 def _add(rule: _Rule, token: _Token) -> None:
-    """Write the next token of a rule."""
     kind, text, line = token
     if kind == "name":
         rule.names[len(rule.parts)] = text, line
@@ -138,7 +132,6 @@ def _end(rule: _Rule | None, line: int) -> None:
 
 
 def _characters(text: str, line: int) -> Iterator[str]:
-    """The characters of a text, its escapes resolved."""
     position = 0
     for found in _ESCAPE.finditer(text):
         yield from text[position : found.start()]

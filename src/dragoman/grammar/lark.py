@@ -1,8 +1,4 @@
-"""Writes a grammar as one text, for engines with their own compilers.
-
-Does: write a grammar of any kind, with its frame, in llguidance's Lark. Does not: compile; the caller has done so.
-Called by engines, on any thread.
-"""
+"""Writes a grammar of any kind, with its frame, in llguidance's Lark, for engines with their own compilers."""
 
 from __future__ import annotations
 
@@ -18,10 +14,7 @@ _START = re.compile(r"^start:", re.MULTILINE)
 
 
 def lark_of(grammar: Grammar, end_ids: Set[int] = frozenset()) -> str:
-    """The compiled grammar's equivalent in Lark. Raises: InvalidParameter.
-
-    `end_ids`: tokens allowed at its end, for compilers with only one end-of-sequence token.
-    """
+    """The compiled grammar's equivalent in Lark. `end_ids`: tokens allowed at its end. Raises: InvalidParameter."""
     frame, output = json.loads(llguidance_source(grammar))["grammars"]
     schema = output.get("json_schema")
     body = f"%lark {{\n{output['lark_grammar']}\n}}" if schema is None else f"%json {json.dumps(schema)}"

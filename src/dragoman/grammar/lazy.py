@@ -1,8 +1,4 @@
-"""The grammar compiler of a served model, made for the first grammar.
-
-Does: convert the tokenizer's vocabulary for the compiler. Does not: compile (`compiler` does). Made by the composition
-root, called by the service and by its engine, on any thread.
-"""
+"""The grammar compiler of a served model. Called by the service and its engine, on any thread."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ from dragoman.types import Grammar, TokenMasker
 class LazyGrammarCompiler:
     """Compiles grammars; builds the vocabulary's tables for the first one, since most servers never get any.
 
-    The model may have more logits than the tokenizer has tokens, which are then never allowed, or fewer. `turn_end_ids` end
-    an output like the tokenizer's end-of-sequence tokens. `max_mask_s`: see `GrammarCompiler`.
+    The model may have more or fewer logits than the tokenizer has tokens. `turn_end_ids` end an output like the
+    tokenizer's end-of-sequence tokens. Raises: InvalidParameter, UnsupportedFeature.
     """
 
     def __init__(
@@ -30,7 +26,6 @@ class LazyGrammarCompiler:
         self._compiler: GrammarCompiler | None = None
 
     def __call__(self, grammar: Grammar) -> TokenMasker:
-        """The grammar's start state. Raises: InvalidParameter, UnsupportedFeature. Called on any thread."""
         if self._compiler is None:  # two threads may make two compilers; one is dropped, which is harmless
             self._compiler = GrammarCompiler(self._vocabulary(), self._max_mask_s)
         return self._compiler.compile(grammar)

@@ -1,11 +1,7 @@
 """Bounds on the source of grammars, and on how many are compiled at once.
 
-Does: refuse sources that take long to compile in spite of llguidance's limits; choose those for a trial first (`trial`); let
-these and large ones in one at a time.
-Does not: compile. Called by the compiler, on the thread that compiles.
-
-llguidance counts most of its work, and stops. These bounds are for the rest: regular expressions that it builds first, their
-intersections, and the states of `multipleOf`. Time and memory grow with the square of the number of optional parts.
+llguidance counts most of its work, and stops. These bounds are for the rest: regular expressions that it builds first,
+their intersections, and the states of `multipleOf`.
 """
 
 from __future__ import annotations
@@ -42,8 +38,6 @@ _DECODER = json.JSONDecoder()
 
 
 class Lanes:
-    """The turns of compiling threads. Usable from any thread."""
-
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._places = threading.BoundedSemaphore(1 + MAX_WAITING)
@@ -76,9 +70,8 @@ def check_source(grammar: Grammar) -> None:
 
 
 def needs_trial(grammar: Grammar) -> bool:
-    """True if a grammar may cost far more than its length suggests.
-    Clients' Lark grammars may: terminals multiply and intersect. So may grammars of tool calls, where a text's pattern,
-    length and end mark intersect.
+    """True if a grammar may cost far more than its length: in clients' Lark terminals multiply and intersect, in
+    grammars of tool calls a text's pattern, length and end mark.
     """
     if grammar.kind == "lark" and not grammar.covers_tool_calls:
         return True
@@ -91,17 +84,14 @@ def needs_trial(grammar: Grammar) -> bool:
 
 
 def _num_repeats(expression: str) -> int:
-    """The approximate number of optional or repeated parts of a regular expression."""
     return sum(1 for _ in _REPEAT.finditer(expression))
 
 
 def num_chars(grammar: Grammar) -> int:
-    """The number of characters to compile."""
     return len(grammar.source) + len(grammar.frame)
 
 
 def _schemas(grammar: Grammar) -> Iterator[Any]:
-    """Every JSON schema in the grammar; the compiler refuses malformed ones."""
     texts = [(grammar.frame, begin.end()) for begin in _EMBEDDED.finditer(grammar.frame)]
     if grammar.kind == "json_schema":
         texts.append((grammar.source, 0))
@@ -113,7 +103,6 @@ def _schemas(grammar: Grammar) -> Iterator[Any]:
 
 
 def _check_schemas(param: str, schemas: list[Any]) -> None:
-    """Raises: InvalidParameter for schemas with too costly patterns or `multipleOf`."""
     multiple = 1
     for name, value in _members(schemas):
         if name == "multipleOf" and isinstance(value, int | float) and not isinstance(value, bool):
@@ -127,7 +116,6 @@ def _check_schemas(param: str, schemas: list[Any]) -> None:
 
 
 def _patterns(schemas: Iterable[Any]) -> Iterator[str]:
-    """The regular expressions of schemas."""
     for name, value in _members(schemas):
         if name in _PATTERNS and isinstance(value, str):
             yield value

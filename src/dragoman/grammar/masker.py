@@ -1,8 +1,6 @@
 """A position in a compiled grammar, with the tokens that may come next.
 
-Does: make masks, advance, fork, look ahead; count processor time, and fail the request beyond its bound.
-Does not: compile (`compiler` does) or touch logits. Used by the engine as a `TokenMasker`: on the engine thread and, while a
-forward runs, on the thread that computes masks; never on both at once.
+Used by the engine: on its thread and, while a forward runs, on the thread that computes masks; never on both at once.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import numpy as np
 
 from dragoman.errors import InvalidParameter
 from dragoman.grammar.bitmask import MaskWords, holds_only, ids_of
-from dragoman.grammar.scout import Scout
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 
@@ -51,17 +48,13 @@ def explained(reason: str) -> str:
 
 @dataclass(slots=True)
 class MaskBudget:
-    """The processor time of a request's grammar over all its sequences, and its bound `most_s`.
-
-    `param`: the grammar's parameter.
-    """
+    """The processor time of a request's grammar over all its sequences, and its bound. `param`: the grammar's."""
 
     most_s: float = float("inf")
     spent_s: float = 0.0
     param: str = "response_format"
 
     def check(self) -> None:
-        """Raises: InvalidParameter beyond the bound."""
         if self.spent_s > self.most_s:
             raise InvalidParameter(
                 f"{self.param}: following the grammar took more than {self.most_s:g} s of a processor "
@@ -81,7 +74,6 @@ class MaskerVocabulary:
 
     @cached_property
     def single_bytes(self) -> frozenset[bytes]:
-        """The bytes that are tokens by themselves."""
         return frozenset(token for token in self.token_bytes if len(token) == 1)
 
 
@@ -96,14 +88,12 @@ class _Known(NamedTuple):
         return self.is_all or len(self.foreseen.token_ids) >= limit
 
     def cut(self, limit: int) -> Foreseen:
-        """The first `limit` tokens."""
         token_ids, num_forced, _ = self.foreseen
         if len(token_ids) <= limit:
             return self.foreseen
         return Foreseen(token_ids[:limit], min(num_forced, limit), is_open=False)
 
     def behind(self, token_id: int) -> _Known | None:
-        """The known tokens after a token that came; None = none."""
         token_ids, num_forced, is_open = self.foreseen
         if len(token_ids) < 2 or token_ids[0] != token_id:
             return None
@@ -111,6 +101,45 @@ class _Known(NamedTuple):
 
 
 _NOTHING_KNOWN = _Known(NOTHING_FORESEEN, is_all=True)
+
+
+class _Scout:
+    """A copy of `leader`, made at its first use, which runs ahead and comes back.
+
+    Rolling back the matcher itself would be faster. But it keeps effects of the way that its sequence does not go: an
+    error of a too complex grammar, or forced bytes, which hide control tokens from the next mask. A new copy each time
+    is slow, as it copies everything parsed so far: 20 µs at 1,000 tokens.
+    """
+
+    def __init__(self, leader: Any) -> None:
+        self._leader = leader
+        self._matcher: Any = None
+        self._behind: list[int] = []  # tokens consumed by the leader, but not by the copy
+
+    def follow(self, token_id: int) -> None:
+        """Note a token that the leader has consumed."""
+        if self._matcher is not None:
+            self._behind.append(token_id)
+
+    def ahead(self) -> Any:
+        """The copy at the leader's position; `back` must follow."""
+        behind = self._behind
+        if behind and self._matcher is not None and self._matcher.try_consume_tokens(behind) != len(behind):
+            self._matcher = None
+        if self._matcher is None:
+            self._matcher = self._leader.deep_copy()
+        behind.clear()
+        return self._matcher
+
+    def back(self, num_tokens: int) -> None:
+        """Roll the copy back to the position of `ahead`; drop it if that fails."""
+        matcher = self._matcher
+        if matcher.is_error() or (num_tokens and not matcher.rollback(num_tokens)):
+            self._matcher = None
+
+    def drop(self) -> None:
+        self._matcher = None
+        self._behind.clear()
 
 
 class GrammarMasker:
@@ -126,32 +155,24 @@ class GrammarMasker:
         self._budget = budget or MaskBudget()
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._scout = Scout(matcher)
+        self._scout = _Scout(matcher)
         self._known: _Known | None = None  # foreseen from here, or earlier and confirmed
 
     def fork(self) -> GrammarMasker:
-        """An independent copy of the position, of the same request."""
         twin = GrammarMasker(self._matcher.deep_copy(), self._vocabulary, self._budget)
         twin.last_s = self.last_s
         return twin
 
     @property
     def total_s(self) -> float:
-        """Processor seconds that the request has taken."""
         return self._budget.spent_s
 
     def fill_mask(self, bitmask_row: MaskWords) -> None:
-        """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are forbidden.
-
-        Shapes: [ceil(V / 32)], C-contiguous, for any number V of logits. Mutates: the row.
-        """
+        """Write the allowed tokens into a row of 32-bit words. Shapes: [ceil(V / 32)], C-contiguous, for V logits."""
         self._fill(self._matcher, bitmask_row)
 
     def fill_masks(self, bitmask_rows: MaskWords, token_ids: Sequence[int]) -> None:
-        """Write masks like `fill_mask`, for here and after each of these tokens.
-
-        Shapes: [1 + len(token_ids), ceil(V / 32)], C-contiguous. Mutates: the rows.
-        """
+        """Write masks like `fill_mask`, for here and after each of these tokens. Shapes: [1 + tokens, ceil(V / 32)]."""
         self._fill(self._matcher, bitmask_rows[0])
         if not token_ids:
             return
@@ -240,7 +261,6 @@ class GrammarMasker:
         return np.zeros(-(-len(self._vocabulary.token_bytes) // 32), dtype=np.uint32)
 
     def _fill(self, matcher: Any, bitmask_row: MaskWords) -> None:
-        """Write the mask of a matcher's position into a row longer or shorter than the vocabulary."""
         num_words = -(-len(self._vocabulary.token_bytes) // 32)
         bitmask_row[num_words:] = 0
         if bitmask_row.size >= num_words:
@@ -249,9 +269,8 @@ class GrammarMasker:
             bitmask_row[:] = self._mask_of(matcher)[: bitmask_row.size]
 
     def advance(self, token_id: int) -> bool:
-        """Consume a token; False without a change if the grammar forbids it.
-
-        Raises: InvalidParameter if the grammar has become too complex to follow, or has taken too long.
+        """Consume a token; False if the grammar forbids it. Raises: InvalidParameter if it is too complex or slow to
+        follow.
         """
         if token_id in self._vocabulary.eos_ids and self._matcher.is_stopped():
             self._check_followed()
@@ -275,10 +294,7 @@ class GrammarMasker:
             raise InvalidParameter(f"{param}: the grammar became too complex to follow: {reason}", param=param)
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """The number of leading tokens that the grammar allows; 0 while masks are slow.
-
-        The position does not change.
-        """
+        """The number of leading tokens that the grammar allows; 0 while masks are slow."""
         if self.last_s >= SLOW_MASK_S:
             return 0
         ended = self._matcher.is_stopped()
@@ -291,5 +307,4 @@ class GrammarMasker:
 
     @property
     def is_finished(self) -> bool:
-        """True if only end-of-sequence may follow."""
         return bool(self._matcher.is_stopped())

@@ -1,8 +1,4 @@
-"""Spells a text that a grammar forces in the tokenizer's usual tokens.
-
-Does: turn the matcher's forced bytes into the usual tokens. Does not: know the grammar. One per compiler,
-used by its maskers, on their threads.
-"""
+"""Spells a text that a grammar forces in the tokenizer's usual tokens. One per compiler, used by its maskers."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ class Spelling:
         return token_ids[:limit], len(forced) <= most and len(token_ids) <= limit
 
     def _spell(self, forced: bytes) -> tuple[int, ...]:
-        """The tokens of forced bytes: control tokens, and text between them."""
         token_ids: list[int] = []
         parts = _CONTROL.split(forced)
         for text, control in zip(parts[::2], [*parts[1::2], None], strict=True):
@@ -47,7 +42,6 @@ class Spelling:
 
 
 def _valid_front(text: bytes) -> bytes:
-    """The beginning that consists of whole characters."""
     try:
         text.decode()
     except UnicodeDecodeError as error:

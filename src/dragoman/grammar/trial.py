@@ -1,8 +1,6 @@
 """Tries a grammar in a separate process, which the kernel ends beyond its limits, as llguidance does not count all.
 
-Does: compile for a vocabulary of bytes, within bounds on time and memory. Does not: report errors of a grammar (compiling it
-afterwards does). The compiler calls `check_cost` on its thread; the process runs the rest of this file, which therefore
-imports nothing from dragoman.
+The compiler calls `check_cost`; the process runs the rest of this file, which therefore imports nothing from dragoman.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ def check_cost(source: str) -> None:
 
 
 class _Bytes:
-    """A vocabulary of bytes and an end, in llguidance's form."""
-
     eos_token_id = _NUM_BYTES
     bos_token_id = None
     tokens = [*(bytes([byte]) for byte in range(_NUM_BYTES)), b"<eos>"]  # noqa: RUF012 (never changed)
@@ -51,7 +47,6 @@ class _Bytes:
 
 
 def main() -> None:
-    """Compile the grammar from the standard input, within the bounds."""
     source = sys.stdin.buffer.read().decode()
     llguidance = importlib.import_module("llguidance")
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))

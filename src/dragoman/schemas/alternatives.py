@@ -1,7 +1,4 @@
-"""Finds schemas where at most one alternative of `oneOf` can match, so that `anyOf` says the same.
-
-Does: prove it from types, values and properties, within a bound on work. Does not: enforce. Called by `schemas`.
-"""
+"""Finds schemas where at most one alternative of `oneOf` can match, so that `anyOf` says the same."""
 
 from __future__ import annotations
 
@@ -55,14 +52,11 @@ def _have_own_tags(branches: Sequence[Any], references: References) -> bool:
 
 
 class _Proof:
-    """Compares schemas two by two, until it has done so often enough."""
-
     def __init__(self, references: References) -> None:
         self._references = references
         self._num_steps = 0
 
     def holds(self, a: Any, b: Any, depth: int = _MAX_DEPTH) -> bool:
-        """True if no value matches both."""
         a, b = self._references.resolved(a), self._references.resolved(b)
         self._num_steps += 1 + _size(a) + _size(b)
         if self._num_steps > _MAX_STEPS or not depth:
@@ -88,7 +82,7 @@ class _Proof:
         return values[0] is not None and values[1] is not None and not set(values[0]) & set(values[1])
 
     def _holds_for_all_inside(self, a: Mapping[str, Any], b: Mapping[str, Any], depth: int) -> bool:
-        """True if `a` is one of several, none of which goes together with `b`."""
+        """True if `a` is one of several, of which no value can match `b` too."""
         for keyword in ("anyOf", "oneOf"):
             branches = a.get(keyword)
             if branches and all(self.holds(branch, b, depth - 1) for branch in branches):
@@ -96,7 +90,7 @@ class _Proof:
         return any(self.holds(branch, b, depth - 1) for branch in a.get("allOf") or ())
 
     def _objects_differ(self, a: Mapping[str, Any], b: Mapping[str, Any], depth: int) -> bool:
-        """True for objects of which one has to have a property that is something else, or unknown, in the other."""
+        """True for objects of which one must have a property that is something else, or forbidden, in the other."""
         if _types(a) != _TYPES[dict] or _types(b) != _TYPES[dict]:
             return False
         for one, other in ((a, b), (b, a)):
@@ -112,7 +106,6 @@ class _Proof:
 
 
 def _size(schema: Any) -> int:
-    """The number of values that a comparison looks at."""
     return sum(len(schema.get(name) or ()) for name in ("enum", "required")) if isinstance(schema, Mapping) else 0
 
 
@@ -137,7 +130,7 @@ def _values(schema: Any) -> list[str] | None:
 
 
 def _text(value: Any) -> str:
-    """The same for equal values: 1 and 1.0 are."""
+    """Equal texts for equal values, such as 1 and 1.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)

@@ -1,9 +1,7 @@
-"""A JSON schema as far as the compiler can enforce it.
+"""Rewrites a JSON schema so that the compiler (llguidance) can enforce it; reports the parts that it leaves out, and
+why.
 
-Does: write what the compiler does not know with what it does know; leave out the rest, and tell where that was and why.
-Does not: compile, or check the structure, which `schema_problem` does for requests. What comes out allows nothing that the
-schema forbids, but for what is told. Called by the compiler (llguidance), the reading of requests and the formats of tool
-calls, on any thread.
+The result allows nothing that the schema forbids, except in the reported parts. `schema_problem` checks the structure.
 Source: JSON Schema 2020-12, and the drafts 4 to 2019-09 for keywords that it no longer has.
 """
 
@@ -68,10 +66,7 @@ _OF_ALL = {
 
 
 class PassedOver(NamedTuple):
-    """A keyword that is not enforced. `place` is below the schema: `.properties.tags.uniqueItems`.
-
-    `is_fault`: it means nothing in any schema.
-    """
+    """A keyword that is not enforced. `place`: as in `.properties.tags.uniqueItems`. `is_fault`: it is never valid."""
 
     place: str
     reason: str
@@ -79,14 +74,12 @@ class PassedOver(NamedTuple):
 
 
 class Enforceable(NamedTuple):
-    """A schema that the compiler knows, and what it leaves out of another one."""
-
     schema: Any
     passed_over: tuple[PassedOver, ...]
 
 
 def enforceable(schema: Any) -> Enforceable:
-    """The schema with what can be enforced of it; callers share it, and do not change it."""
+    """The enforceable part of a schema; callers share it, and do not change it."""
     text = json.dumps(schema)
     return _remembered(text) if len(text) <= _MAX_REMEMBERED else _found(schema)
 
@@ -102,20 +95,16 @@ def _found(schema: Any) -> Enforceable:
 
 
 def with_settings(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with llguidance's settings, unless it has some."""
     return {SETTINGS: _OF_ALL, **schema}
 
 
 class _Rewriting:
-    """One pass over a schema."""
-
     def __init__(self, root: Any) -> None:
         self.passed_over: list[PassedOver] = []
         self._references = References(root)
         self._current = 0  # the identity of the schema that is being written
 
     def written(self, schema: Any, place: Place) -> Any:
-        """The schema as the compiler can enforce it."""
         if not isinstance(schema, Mapping):
             return schema
         made = {name: value for name, value in schema.items() if name not in _NO_EFFECT}
@@ -130,7 +119,6 @@ class _Rewriting:
         return made
 
     def pass_over(self, made: dict[str, Any], name: str, place: Place, reason: str, *, is_fault: bool = False) -> None:
-        """Leave a keyword out, and note it. Mutates: `made`."""
         made.pop(name, None)
         self.passed_over.append(PassedOver(str(Place(place, f".{name}")), reason, is_fault))
 
@@ -146,12 +134,12 @@ class _Rewriting:
     # --- one step each: what it mutates is `made` ---------------------------------------------------------------------
 
     def dialect(self, made: dict[str, Any], place: Place) -> None:
-        """Drafts that the compiler knows; it would look for others in the network."""
+        """Keep only drafts that the compiler knows; it would look for others in the network."""
         if not _DRAFTS.fullmatch(str(made.get("$schema", ""))):
             made.pop("$schema", None)
 
     def references(self, made: dict[str, Any], place: Place) -> None:
-        """References to places, in the form that the compiler reads."""
+        """Write references to places in the form that the compiler reads."""
         for name in _REFERENCES:
             reference = made.get(name)
             if not isinstance(reference, str):
@@ -173,7 +161,7 @@ class _Rewriting:
             self._leave_alone(made, place, reference, target)
 
     def _leave_alone(self, made: dict[str, Any], place: Place, reference: str, target: Any) -> None:
-        """Leave out what stands beside a reference to a schema that this one is part of: nothing is taken there."""
+        """Leave out the neighbours of a reference to a schema that contains this one: the compiler takes none there."""
         others = made.keys() - {"$ref", "$defs", "definitions"}
         if not others or (others & _CONSTRAINTS and not self._references.reaches(reference, self._current)):
             return
@@ -184,7 +172,7 @@ class _Rewriting:
                 self.pass_over(made, name, place, "it stands beside a reference that leads around")
 
     def joined(self, made: dict[str, Any], place: Place) -> None:
-        """References of `allOf` that lead around, which the compiler cannot join with others."""
+        """Leave out references of `allOf` that lead around, which the compiler cannot join with others."""
         branches = list(made["allOf"])
         if len(branches) < 2 and not _CONSTRAINTS & (made.keys() - {"allOf"}):
             return
@@ -197,7 +185,6 @@ class _Rewriting:
         made["allOf"] = branches
 
     def strings(self, made: dict[str, Any], place: Place) -> None:
-        """Formats and patterns."""
         form = made.get("format")
         if form is not None and form not in FORMATS:
             del made["format"]
@@ -218,12 +205,11 @@ class _Rewriting:
             self.pass_over(made, least, place, f"it is at least {_MAX_LENGTH}")
 
     def numbers(self, made: dict[str, Any], place: Place) -> None:
-        """Bounds, of which the compiler knows those of 64-bit integers."""
+        """Leave out bounds beyond 64-bit integers."""
         for name in bounded(made):
             self.pass_over(made, name, place, "the compiler takes no numbers of that size")
 
     def arrays(self, made: dict[str, Any], place: Place) -> None:
-        """Rewrite what is asked of the items together."""
         contained, least, most = made.pop("contains", None), made.pop("minContains", 1), made.pop("maxContains", None)
         if contained in (True, {}):
             made["minItems"] = max(made.get("minItems", 0), least)
@@ -238,7 +224,6 @@ class _Rewriting:
         self._lengths(made, place, "minItems", "maxItems")
 
     def objects(self, made: dict[str, Any], place: Place) -> None:
-        """Rewrite what is asked of names, and of the number of properties."""
         if made.get("unevaluatedProperties") not in (None, True, {}) and not _APPLICATORS & made.keys():
             made.setdefault("additionalProperties", made.pop("unevaluatedProperties"))
         for name in ("unevaluatedProperties", "unevaluatedItems"):
@@ -270,7 +255,7 @@ class _Rewriting:
             made["patternProperties"] = kept
 
     def _name_properties(self, made: dict[str, Any], names: Any) -> bool:
-        """Say what `propertyNames` does with other keywords; False if they cannot."""
+        """Express `propertyNames` with other keywords; False if they cannot."""
         if not isinstance(names, Mapping) or made.get("patternProperties"):
             return False
         asked = names.keys() - _ANNOTATIONS - {"type"}
@@ -302,7 +287,6 @@ class _Rewriting:
                 self.pass_over(made, name, place, "properties that may be left out are not counted")
 
     def conditions(self, made: dict[str, Any], place: Place) -> None:
-        """Rewrite what is asked of a value under a condition."""
         condition, branches = made.pop("if", None), [made.pop(name, True) for name in ("then", "else")]
         if condition is not None and any(branch not in (True, {}) for branch in branches):
             self.pass_over(made, "if", place, "conditions are not followed")
@@ -340,7 +324,6 @@ _STEPS: tuple[tuple[frozenset[str], Callable[[_Rewriting, dict[str, Any], Place]
     (frozenset(_REFERENCES), _Rewriting.references),
     (frozenset({"allOf"}), _Rewriting.joined),
 )
-"""The keywords that a step looks for, and the step."""
 
 
 def _is_any_name(names: Any) -> bool:
@@ -368,7 +351,6 @@ def _pattern_of(names: Mapping[str, Any], asked: set[str], listed: Any) -> str |
 
 
 def _is_small(schema: Any) -> bool:
-    """True if it may be written many times."""
     values = schema.values() if isinstance(schema, Mapping) else ()
     return not any(isinstance(value, list | dict) for value in values) and len(str(schema)) <= _MAX_COPIED
 

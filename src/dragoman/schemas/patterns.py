@@ -1,8 +1,4 @@
-"""A schema's regular expressions in the notation that the compiler reads.
-
-Does: write what ECMAScript and the compiler spell differently in the compiler's way; tell what it cannot follow.
-Does not: check the rest of an expression; compiling does. Called by `schemas`, on any thread.
-"""
+"""Translates a schema's regular expressions from ECMAScript's notation into the compiler's, which checks the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ class NotRegularError(ValueError):
 
 @dataclass(slots=True)
 class _Branch:
-    """The part of an alternative that was read. `begins`: nothing precedes its group; `ends`: its last part anchors it."""
+    """The part of an alternative read so far. `begins`: nothing precedes its group; `ends`: an anchor ends it."""
 
     begins: bool
     is_begun: bool = False
@@ -35,20 +31,17 @@ class _Branch:
 
 
 def translated(pattern: str) -> str:
-    """The expression as the compiler reads it. Raises: NotRegularError."""
+    """Raises: NotRegularError."""
     return _Translation(pattern).text()
 
 
 class _Translation:
-    """One pass over an expression."""
-
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._position = 0
         self._branches = [_Branch(begins=True)]
 
     def text(self) -> str:
-        """The whole expression."""
         parts = []
         while self._position < len(self._pattern):
             parts.append(self._part())
@@ -84,7 +77,6 @@ class _Translation:
         return self._take(1)
 
     def _take(self, size: int, text: str | None = None) -> str:
-        """The next characters, or what stands for them."""
         taken = self._pattern[self._position : self._position + size]
         self._position += size
         return taken if text is None else text
@@ -176,7 +168,7 @@ class _Translation:
         self._branches[-1].ends = True
 
     def _atom(self) -> None:
-        """Something that takes up text comes next."""
+        """Note that a part which matches text comes next."""
         branch = self._branches[-1]
         if branch.ends:
             raise NotRegularError(ANCHOR_INSIDE)

@@ -1,8 +1,4 @@
-"""Places of schemas in a JSON schema, and what its references lead to.
-
-Does: walk a schema's parts; find what a reference names; tell a place in words. Does not: judge keywords.
-Used by `schemas`, by the reading of requests and by tool call formats, on any thread.
-"""
+"""Walks the parts of a JSON schema, with their places, and follows its references. Judges no keywords."""
 
 from __future__ import annotations
 
@@ -48,14 +44,13 @@ class Place(NamedTuple):
 
     @property
     def pointer(self) -> str:
-        """A reference to it."""
         above = "#" if self.above is None else self.above.pointer
         steps = [self.step[1:], *([] if self.key is None else [str(self.key)])] if self.step else []
         return "/".join([above, *(quote(step.replace("~", "~0").replace("/", "~1")) for step in steps)])
 
 
 def inner_schemas(schema: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, Any]]:
-    """The schemas that a schema's keywords hold, with their places; `schema_problem` has found its structure sound."""
+    """The schemas that a schema's keywords hold, with their places. The structure must be sound (`schema_problem`)."""
     for name, value in schema.items():
         if name not in _HOLDS_SCHEMAS:
             continue
@@ -69,10 +64,7 @@ def inner_schemas(schema: Mapping[str, Any], place: Place) -> Iterator[tuple[Pla
 
 
 def innermost_fault(schema: Mapping[str, Any], reason_of: Callable[[Any], str]) -> tuple[Place, str] | None:
-    """The innermost part that is wrong by itself, and the reason; None if that is the whole, or takes too long to find.
-
-    `reason_of`: what is wrong with a schema, "" = nothing.
-    """
+    """The innermost part that is wrong by itself, and the reason; None for the whole. `reason_of`: a schema's fault."""
     found, num_tries = None, 0
     definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     inside = list(inner_schemas(schema, Place(None, "$")))
@@ -89,8 +81,6 @@ def innermost_fault(schema: Mapping[str, Any], reason_of: Callable[[Any], str]) 
 
 
 class References:
-    """The references of one schema."""
-
     def __init__(self, root: Any) -> None:
         self._root = root
         self._named: dict[str, Place] = {}  # anchors and ids
@@ -114,22 +104,20 @@ class References:
             self._named.setdefault(name, place)
 
     def pointer(self, reference: str) -> str:
-        """The reference as one to a place, where it is a name of one."""
         place = self._named.get(reference)
         return quote(reference, safe="#/~%$-._!&'()*+,;=:@?") if place is None else place.pointer
 
     def target(self, reference: str) -> Any:
-        """The value that a reference leads to, None if to nothing. One reference may lead to another."""
+        """The value that a reference leads to, None = nothing. One reference may lead to another."""
         if reference not in self._targets:
             self._targets[reference] = referred(self.pointer(reference), self._root)
         return self._targets[reference]
 
     def is_schema(self, part: Any) -> bool:
-        """True for the schemas that keywords hold."""
         return isinstance(part, bool) or id(part) in self._schemas
 
     def resolved(self, schema: Any) -> Any:
-        """The schema itself, or the one that its reference leads to; None if to none, or around."""
+        """The schema itself, or the one that its reference leads to; None if it leads to none, or around."""
         for _ in range(_MAX_CHAIN):
             if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
                 return schema

@@ -1,8 +1,4 @@
-"""A schema's bounds on numbers, as far as the compiler follows them.
-
-Does: narrow bounds beyond 64 bits to those; tell which it cannot follow. Does not: compile. Called by `schemas`.
-The compiler computes with 64-bit integers and floats, and takes lower bounds only from a little above the lowest integer on.
-"""
+"""Narrows a schema's bounds on numbers to those that the compiler follows: of 64-bit integers and floats."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ _VACUOUS = sys.float_info.max
 
 
 def bounded(made: dict[str, Any]) -> Iterator[str]:
-    """Change what the compiler does not take into what it does; the names of the rest. Mutates: `made`."""
+    """Change bounds to those that the compiler takes; returns the names of the rest. Mutates: `made`."""
     _modernise(made)
     if _is_integer(made):
         yield from _integers(made)
