@@ -1,6 +1,5 @@
-"""Decides which network addresses strangers may have a server connect to.
+"""Decides which network addresses clients may make a server connect to.
 
-Does: tell public addresses from all others. Does not: resolve names. Pure; called by `fetching`, on a worker thread.
 Source: IANA's registries of special-purpose addresses, for IPv4 and IPv6; RFC 6052 for NAT64.
 """
 
@@ -13,7 +12,7 @@ Address = IPv4Address | IPv6Address
 _NOT_PUBLIC_V4 = tuple(
     IPv4Network(net)
     for net in (
-        "0.0.0.0/8",  # this network; Linux takes 0.0.0.0 for itself
+        "0.0.0.0/8",  # this network; on Linux 0.0.0.0 is the machine itself
         "10.0.0.0/8",  # private
         "100.64.0.0/10",  # behind a carrier's NAT; one cloud's metadata is at 100.100.100.200
         "127.0.0.0/8",  # loopback
@@ -43,14 +42,11 @@ _NOT_PUBLIC_V6 = tuple(
         "3fff::/20",  # documentation
     )
 )
-_NAT64 = IPv6Network("64:ff9b::/96")  # how networks without IPv4 reach it
+_NAT64 = IPv6Network("64:ff9b::/96")  # for networks without IPv4
 
 
 def is_public(address: Address) -> bool:
-    """True for an address that anybody on the internet might have. All forms that hide an IPv4 address are not.
-
-    The exception is NAT64's, which counts as the address it carries.
-    """
+    """True for an address of the public internet. Forms that hide an IPv4 address are not; NAT64 counts as that address."""
     if isinstance(address, IPv4Address):
         return not any(address in net for net in _NOT_PUBLIC_V4)
     if address.scope_id is not None:

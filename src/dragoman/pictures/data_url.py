@@ -1,8 +1,4 @@
-"""The bytes behind a `data:` URL.
-
-Does: read the head and decode base64 as clients really send it. Does not: look at what the bytes are; `decoding` does.
-Called by the loader, on a worker thread: a large picture takes milliseconds. Source: RFC 2397, RFC 4648.
-"""
+"""Reads the bytes of a `data:` URL, as clients really send it. Source: RFC 2397, RFC 4648."""
 
 from __future__ import annotations
 
@@ -15,24 +11,21 @@ SCHEME = "data:"
 
 _HEAD = re.compile(r"data:\s*image/[\w.+*-]+\s*(?:;[^,;]*)*;\s*base64\s*", re.IGNORECASE | re.ASCII)
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
-_WHITE_SPACE = b" \t\r\n\f\v"  # goes: mail-style encoders break lines
-_ESCAPED = {f"%{ord(sign):02X}": sign for sign in "+/=-_ \t\r\n\f\v"}  # what base64 may need it for
+_WHITE_SPACE = b" \t\r\n\f\v"  # dropped: mail-style encoders break lines
+_ESCAPED = {f"%{ord(sign):02X}": sign for sign in "+/=-_ \t\r\n\f\v"}  # signs that base64 may need to escape
 _OTHER_ESCAPE = re.compile("%(?!{})".format("|".join(escape[1:] for escape in _ESCAPED)), re.IGNORECASE)
-_LONGEST = 2  # times as long as its base64 a text may be, by white space and escapes
+_LONGEST = 2  # times the length of its base64, for white space and escapes
 _LEAST_LONGEST = 65_536  # characters
 
 
 def is_data_url(url: str) -> bool:
-    """True if the URL holds the data itself."""
     return url[: len(SCHEME)].lower() == SCHEME
 
 
 def read_data_url(url: str, limits: PictureLimits, path: str) -> bytes:
-    """The bytes that the URL holds. `path` names the parameter in messages.
+    """The bytes in the URL, also with white space, the URL-safe alphabet, missing padding or escaped signs.
 
-    Taken as well: white space, the URL-safe alphabet, missing padding, further parameters in the head, and percent-encoding
-    of what is no letter or digit: to decode any other would take a hundred times the text's memory.
-    Raises: PictureFault for another head, for anything that is not base64, or if it is too large or empty.
+    Decoding other escapes would take a hundred times the text's memory. Raises: PictureFault.
     """
     begin = url.find(",") + 1
     head = url[: max(begin - 1, 0)] if begin else url
@@ -50,7 +43,7 @@ def read_data_url(url: str, limits: PictureLimits, path: str) -> bytes:
         if len(encoded) * 3 // 4 > limits.max_bytes:
             raise too_large(path, limits)
         data = binascii.a2b_base64(encoded + b"=" * (-len(encoded) % 4), strict_mode=True)
-    except ValueError as error:  # of binascii, or characters beyond ASCII
+    except ValueError as error:  # from binascii, or for characters beyond ASCII
         raise PictureFault(path, "encoding", f"must be base64 after the comma, got {excerpt(text)}") from error
     if not data:
         raise PictureFault(path, "encoding", "must hold base64 data after the comma, got none")

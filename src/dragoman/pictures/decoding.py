@@ -1,11 +1,7 @@
-"""Turns the bytes of an image file into a `Picture`, and tells before what that takes.
+"""Turns the bytes of an image file into a `Picture`, and estimates the memory for that. Called on worker threads.
 
-Does: png, jpeg, webp, gif (its first frame) and bmp; colours to RGB, transparency over white, EXIF orientation.
-Does not: fetch, resize (but for very large JPEGs), or apply colour profiles. Pure; called by the loader on worker threads,
-several at a time: Pillow's decoders let other threads run.
-
-Transparent pixels are laid over white, as vLLM and the processors of Idefics do: a logo on a transparent ground is meant to
-stand on paper. Dropping alpha alone (Pillow's `convert("RGB")`) would show the colours that lie hidden under it.
+Transparent pixels are laid over white, as in vLLM and the processors of Idefics: logos are made for paper. Dropping
+alpha (Pillow's `convert("RGB")`) would show the colours hidden under it.
 """
 
 from __future__ import annotations
@@ -33,24 +29,18 @@ logger = logging.getLogger("dragoman.pictures")
 
 DIGEST_BYTES = 16
 ORIENTATION = 0x0112  # Source: EXIF 2.32, 4.6.4
-MAX_SCANNED_PIXELS = (
-    1_000_000_000  # of a progressive JPEG, in all its scans: each of them may cost a pass over the picture
-)
-
-MAX_RUNS_BYTES = (
-    1 << 20
-)  # of a bmp in runs, which Pillow decodes in Python: this takes half a second, in which others wait
-_DECODING_BYTES = 12  # of a pixel, at most, while it is decoded: four of Pillow's, and what they become
-_BUFFERED_BYTES = 20  # the same where the decoder keeps the whole picture for itself: of a webp, or a progressive JPEG
-_STRIP_PIXELS = 1 << 20  # that are converted at a time
-_HALVED = 4  # times as many pixels as a picture may have, a JPEG has at most that is decoded at half its sides
+MAX_SCANNED_PIXELS = 1_000_000_000  # of all scans of a progressive JPEG: each may cost a pass over the picture
+MAX_RUNS_BYTES = 1 << 20  # of a run-length bmp: Pillow decodes it in Python, while other threads wait half a second
+_DECODING_BYTES = 12  # of a pixel while it is decoded: four of Pillow, and the converted ones
+_BUFFERED_BYTES = 20  # the same if the decoder buffers the whole picture: webp, progressive JPEG
+_STRIP_PIXELS = 1 << 20  # converted at a time
+_HALVED = 4  # times the allowed pixels: larger JPEGs are not decoded at half their sides
 
 _WHITE = (255, 255, 255)
 _START_OF_SCAN = b"\xff\xda"
 _HEAD_BYTES = 16
 
-# Not `Image.open`: it asks every plugin of the process, and warns of large pictures on stderr before the size can be
-# checked.
+# Not `Image.open`: it tries every plugin, and warns about large pictures on stderr before the size can be checked.
 _READERS: Mapping[str, Callable[[io.BytesIO], ImageFile]] = {
     "png": PngImageFile,
     "jpeg": JpegImageFile,
@@ -59,7 +49,7 @@ _READERS: Mapping[str, Callable[[io.BytesIO], ImageFile]] = {
     "webp": WebPImageFile,
 }
 
-# Source: EXIF 2.32, 4.6.4: what undoes each orientation.
+# The turn that undoes each orientation. Source: EXIF 2.32, 4.6.4.
 _UPRIGHT: Mapping[int, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -72,28 +62,19 @@ _UPRIGHT: Mapping[int, Image.Transpose] = {
 
 
 class PictureSize(NamedTuple):
-    """The pixels of a decoded picture, and the bytes that decoding it takes besides."""
-
     num_pixels: int
     working_bytes: int
 
 
 def measure_picture(data: bytes, limits: PictureLimits, path: str) -> PictureSize:
-    """The memory that decoding would take, by the head of the file.
-
-    Raises: PictureFault as `decode_picture`, except for damage behind the head.
-    """
+    """The memory for decoding, by the head of the file. Raises: PictureFault, but not for damage behind the head."""
     with _opened(data, limits, path) as image:
         num_pixels = image.width * image.height
         return PictureSize(num_pixels, num_pixels * (_BUFFERED_BYTES if _is_buffered(image, data) else _DECODING_BYTES))
 
 
 def decode_picture(data: bytes, limits: PictureLimits, path: str) -> Picture:
-    """The picture in these bytes, upright. `path` names the parameter in messages.
-
-    Raises: PictureFault if they are not an image of the five formats, are damaged or cut off, or if the image is too large.
-    The size is checked before anything is decoded.
-    """
+    """The picture in these bytes, upright. Raises: PictureFault; the size is checked before decoding."""
     image = _opened(data, limits, path)
     try:
         image.load()
@@ -101,7 +82,7 @@ def decode_picture(data: bytes, limits: PictureLimits, path: str) -> Picture:
         size, pixels = image.size, _rgb(image)
         if turn is not None:
             size, pixels = _turned(size, pixels, turn)
-    except Exception as error:  # decoders of damaged files fail in every way
+    except Exception as error:  # decoders raise anything for damaged files
         raise _damaged(path, error) from error
     finally:
         image.close()
@@ -109,15 +90,12 @@ def decode_picture(data: bytes, limits: PictureLimits, path: str) -> Picture:
 
 
 def _silence_pillow() -> None:
-    """Pillow tells of odd metadata by Python warnings; nobody reads a server's stderr for those of its clients' files.
-
-    Filters belong to the process and `catch_warnings` in any thread may put old ones back, so this is said each time.
-    """
+    """Pillow warns about odd metadata of clients' files. Called each time, as any thread's `catch_warnings` may undo it."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def _kind(head: bytes) -> str | None:
-    """The format by its first bytes: what a client or a server calls it is often wrong."""
+    """The format by the first bytes: names from clients and servers are often wrong."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -147,16 +125,15 @@ def _opened(data: bytes, limits: PictureLimits, path: str) -> ImageFile:
 
 
 def _is_buffered(image: ImageFile, data: bytes) -> bool:
-    """True if the decoder keeps the whole picture besides Pillow's copy: of a webp, and of a JPEG in several scans."""
+    """True if the decoder keeps the whole picture besides Pillow's copy: a webp, or a JPEG in several scans."""
     if not isinstance(image, JpegImageFile):
         return image.format == "WEBP"
-    end = image.fp.tell() if image.fp is not None else 0  # of the first scan's head, which names its components
+    end = image.fp.tell() if image.fp is not None else 0  # of the first scan's head, with its components
     whole_scan = _START_OF_SCAN + bytes([0, 6 + 2 * image.layers, image.layers])
     return "progressive" in image.info or not data.startswith(whole_scan, max(end - 8 - 2 * image.layers, 0))
 
 
 def _halve(image: ImageFile, data: bytes, limits: PictureLimits) -> None:
-    """Have a JPEG of more pixels than are allowed decoded at half its sides, if it is not buffered."""
     num_pixels = image.width * image.height
     is_large = limits.max_pixels < num_pixels <= _HALVED * limits.max_pixels and min(image.size) > 1
     if is_large and image.format == "JPEG" and not _is_buffered(image, data):
@@ -169,7 +146,6 @@ def _damaged(path: str, error: Exception) -> PictureFault:
 
 
 def _check_size(image: ImageFile, data: bytes, limits: PictureLimits, path: str) -> None:
-    """Raises: PictureFault for a picture that would take too much memory or time."""
     width, height = image.size
     if width < 1 or height < 1 or max(width, height) > MAX_SIDE or width * height > limits.max_pixels:
         allowed = f"at most {limits.max_pixels} pixels and {MAX_SIDE} on a side"
@@ -184,7 +160,6 @@ def _check_size(image: ImageFile, data: bytes, limits: PictureLimits, path: str)
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    """The image in RGB; what is transparent shows white."""
     if image.mode.startswith("I;16"):
         return _from_16_bits(image)
     if not image.has_transparency_data:
@@ -196,7 +171,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey: the high byte, which is what Pillow keeps of 16-bit colours; its own conversion would clip at 255."""
+    """16-bit grey keeps the high byte, as Pillow does for 16-bit colours; its own conversion would clip at 255."""
     values = np.asarray(image)
     grey = (values >> 8).astype(np.uint8)
     unseen = image.info.get("transparency")
@@ -206,7 +181,7 @@ def _from_16_bits(image: Image.Image) -> Image.Image:
 
 
 def _rgb(image: ImageFile) -> list[bytes]:
-    """The pixels in RGB, strip by strip, so that no whole picture is there twice. Closes the image."""
+    """The pixels in RGB, strip by strip, so that no whole picture is in memory twice. Closes the image."""
     width, height = image.size
     num_rows = max(_STRIP_PIXELS // width, 1)
     strips = [
@@ -218,7 +193,7 @@ def _rgb(image: ImageFile) -> list[bytes]:
 
 
 def _turn(image: ImageFile) -> Image.Transpose | None:
-    """The turn that makes it upright, by the file's EXIF data; None where they say nothing, or cannot be read."""
+    """The turn that makes it upright, by the file's EXIF data; None if they are missing or unreadable."""
     try:
         return _UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
     except Exception as error:
@@ -227,7 +202,6 @@ def _turn(image: ImageFile) -> Image.Transpose | None:
 
 
 def _turned(size: tuple[int, int], strips: list[bytes], turn: Image.Transpose) -> tuple[tuple[int, int], list[bytes]]:
-    """Size and pixels behind a turn. Mutates: `strips`, which are no more needed."""
     whole = Image.new("RGB", size)
     top = 0
     while strips:

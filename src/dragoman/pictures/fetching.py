@@ -1,11 +1,8 @@
-"""Fetches the bytes of a picture from a host that the operator allows.
+"""Fetches the bytes of a picture from a host that the operator allows. Uses no proxies, cookies or credentials.
 
-Does: resolve a name once, refuse it unless every address is public, connect to one of those very addresses. Follows a few
-redirects with the same checks, within limits on time and size.
-Does not: look at the bytes; use proxies, cookies or credentials. Called by the loader, on a worker thread.
-
-For every failure behind the operator's list clients get the same sentence, so that they cannot map a network by it. The log
-has the reason.
+Resolves a name once, refuses it unless every address is public, and connects to one of those very addresses; redirects
+get the same checks. All failures give clients the same sentence, so that they cannot map a network; the log has the
+reason.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from dragoman.pictures.places import DEFAULT_PORTS, BadPlace, HostRule, Place, r
 logger = logging.getLogger("dragoman.pictures")
 
 PIECE = 65_536  # bytes read at a time
-HEAD_BYTES = 131_072  # that an answer may have besides twice its picture, which leaves room for chunks' heads
-MAX_ADDRESSES = 4  # of one name, that are tried
+HEAD_BYTES = 131_072  # of an answer besides twice its picture, with room for the heads of chunks
+MAX_ADDRESSES = 4  # tried of one name
 OK = 200
 REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -42,54 +39,44 @@ _HEADERS = {  # `Accept-Encoding: identity` and `Host` come from http.client
 
 
 class Unfetched(Exception):
-    """A fetch that came to nothing; the text is for the log."""
+    """A failed fetch; the text is for the log."""
 
 
 class Oversized(Unfetched):
-    """A host sends more than a picture may have."""
+    pass
 
 
 class Deadline:
-    """When one fetch is over, redirects and all. Used on any thread."""
+    """The end of one fetch, with its redirects. Used on any thread."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._at = clock() + seconds
 
     def remaining(self) -> float:
-        """Seconds that are left, more than 0. Raises: Unfetched."""
         seconds = self._at - self._clock()
         if seconds <= 0:
             raise Unfetched("the time limit was reached")
         return seconds
 
     def end(self) -> None:
-        """Make it now."""
         self._at = float("-inf")
 
 
 class Network(Protocol):
-    """The network functions that a fetch needs."""
+    """The network functions that a fetch needs. Raises: OSError."""
 
-    def resolve(self, host: str, port: int) -> list[Address]:
-        """The addresses of a name. Raises: OSError."""
-        ...
+    def resolve(self, host: str, port: int) -> list[Address]: ...
 
-    def connect(self, address: Address, port: int, timeout_s: float) -> socket.socket:
-        """A connection to that very address. Raises: OSError."""
-        ...
+    def connect(self, address: Address, port: int, timeout_s: float) -> socket.socket: ...
 
 
 class SystemNetwork:
-    """The machine's own resolver and sockets."""
-
     def resolve(self, host: str, port: int) -> list[Address]:
-        """As the protocol; in the resolver's order, none twice."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
 
     def connect(self, address: Address, port: int, timeout_s: float) -> socket.socket:
-        """As the protocol."""
         return socket.create_connection((str(address), port), timeout_s)
 
 
@@ -110,10 +97,7 @@ class Fetcher:
         self._rules = tuple(HostRule.read(word) for word in limits.allowed_hosts)
 
     def begin(self, url: str, path: str) -> Fetch:
-        """The fetch of `url`, whose time runs from now on; nothing is resolved yet. `path`: the parameter's name.
-
-        Raises: PictureFault if it is not an address, or not one that the operator allows.
-        """
+        """The fetch of `url`, whose time starts now; nothing is resolved yet. `path`: parameter. Raises: PictureFault."""
         try:
             place = read_place(url)
         except BadPlace as error:
@@ -136,13 +120,13 @@ class Fetcher:
         return any(rule.allows(place) for rule in self._rules)
 
     def _ask(self, place: Place, deadline: Deadline) -> bytes | Place:
-        """One request: the bytes, or the place that the host sends us to. Raises: Unfetched."""
+        """One request: the bytes, or the target of a redirect. Raises: Unfetched."""
         try:
             with self._connected(place, deadline) as connected:
                 line = _Line(connected, deadline, 2 * self._limits.max_bytes + HEAD_BYTES)
                 connection = HTTPConnection(place.host, place.port)
                 connection.default_port = DEFAULT_PORTS[place.scheme]
-                connection.sock = cast(Any, line)  # so that it never connects by itself
+                connection.sock = cast(Any, line)  # it never connects by itself
                 connection.request("GET", place.target, headers=_HEADERS)
                 answer = connection.getresponse()
                 if answer.status in REDIRECTS:
@@ -152,10 +136,10 @@ class Fetcher:
             raise Unfetched(f"{place.origin}: {type(error).__name__}: {excerpt(str(error))}") from error
 
     def _connected(self, place: Place, deadline: Deadline) -> socket.socket:
-        """A connection to a public address of the host, TLS spoken where the scheme says so. Raises: Unfetched, OSError."""
+        """A connection to a public address of the host, with TLS for https. Raises: Unfetched, OSError."""
         addresses = self._addresses(place)
         for position, address in enumerate(addresses):
-            rest = len(addresses) - position  # one that does not answer must not take the others' time
+            rest = len(addresses) - position  # a silent address must not use up the others' time
             try:
                 connected = self._network.connect(address, place.port, deadline.remaining() / rest)
                 break
@@ -173,9 +157,7 @@ class Fetcher:
             raise
 
     def _addresses(self, place: Place) -> list[Address]:
-        """The host's addresses, resolved once. One that is not public refuses them all: an attacker's name may hold both
-        kinds, in the hope that the check and the connection take different ones.
-        """
+        """The host's addresses, resolved once. A private one refuses all: the connection might not use the checked one."""
         literal = place.address
         found = [literal] if literal else self._network.resolve(place.host, place.port)
         for address in found:
@@ -186,7 +168,6 @@ class Fetcher:
         return found[:MAX_ADDRESSES]
 
     def _redirected(self, place: Place, answer: HTTPResponse) -> Place:
-        """The target of a redirect, checked as the first address was. Raises: Unfetched."""
         location = answer.headers.get("Location", "")
         if not location.isascii() or "\\" in location:
             raise Unfetched(f"{place.origin} redirects to {excerpt(location)}")
@@ -201,7 +182,7 @@ class Fetcher:
         return there
 
     def _body(self, answer: HTTPResponse) -> bytes:
-        """The content, up to the limit, whatever its length is said to be. Raises: Unfetched, OSError, HTTPException."""
+        """The content, up to the limit, whatever its declared length. Raises: Unfetched, OSError, HTTPException."""
         if answer.status != OK:
             raise Unfetched(f"status {answer.status}")
         coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
@@ -222,7 +203,6 @@ class Fetcher:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        """Made at the first https address: reading the machine's certificates takes a while."""
         return self._make_tls()
 
 
@@ -238,7 +218,6 @@ class Fetch:
         self._deadline = deadline
 
     def run(self) -> bytes:
-        """The bytes of any kind. Raises: PictureFault."""
         self.has_begun = True
         try:
             return self._fetcher.fetch(self._place, self._deadline)
@@ -249,7 +228,7 @@ class Fetch:
             raise self.fault(str(error)) from None
 
     def end(self) -> None:
-        """Nobody waits for it any more: what still runs stops at its next piece."""
+        """Stop the fetch at its next piece; no caller waits for it."""
         self._deadline.end()
 
     def fault(self, reason: str) -> PictureFault:
@@ -266,7 +245,7 @@ class Fetch:
 class _Line:
     """A connection for `HTTPConnection` that ends every wait at the deadline and takes at most `max_bytes` bytes.
 
-    A timeout of the socket alone would start again with each byte that a slow host sends.
+    A timeout of the socket alone would start again with each byte from a slow host.
     """
 
     def __init__(self, connected: socket.socket, deadline: Deadline, max_bytes: int) -> None:
@@ -275,16 +254,13 @@ class _Line:
         self._left = max_bytes
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """The answer."""
         return io.BufferedReader(_Stream(self))
 
     def sendall(self, data: bytes) -> None:
-        """Send all of it. Raises: Unfetched, OSError."""
         self._connected.settimeout(self._deadline.remaining())
         self._connected.sendall(data)
 
     def receive_into(self, buffer: Any) -> int:
-        """Read received bytes into the buffer; returns their count. Raises: Unfetched, OSError."""
         self._connected.settimeout(self._deadline.remaining())
         count = self._connected.recv_into(buffer)
         self._left -= count
@@ -297,15 +273,11 @@ class _Line:
 
 
 class _Stream(io.RawIOBase):
-    """A raw stream of the bytes that a line receives."""
-
     def __init__(self, line: _Line) -> None:
         self._line = line
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read received bytes into the buffer; returns their count. Raises: Unfetched, OSError."""
         return self._line.receive_into(buffer)

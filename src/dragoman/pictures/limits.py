@@ -1,8 +1,4 @@
-"""Limits on pictures, and the error for a picture that breaks one.
-
-Does: hold the operator's limits, and a request's use of them. Does not: look at pictures; `data_url`, `fetching` and
-`decoding` do. Used on any thread.
-"""
+"""Limits on pictures, a request's use of them, and the error for a picture that breaks one."""
 
 from __future__ import annotations
 
@@ -13,15 +9,12 @@ from typing import Literal
 from dragoman.errors import InvalidParameter
 
 Problem = Literal["address", "encoding", "content", "size", "fetch"]
-"""What is wrong with a picture: where it is said to be, its base64, its bytes, how large it is, or getting it at all."""
 
 MEBIBYTE = 1024 * 1024
-RGB_BYTES = 3  # of a pixel of a picture
-MAX_SIDE = 65_535  # pixels. Source: the widest that JPEG and GIF can say
-PICTURES_PER_REQUEST = (
-    4  # pictures of `max_pixels` and `max_bytes` that one request may hold, in any number of smaller ones
-)
-MAX_SHOWN = 60  # characters of a client's text that a message repeats
+RGB_BYTES = 3  # per pixel
+MAX_SIDE = 65_535  # pixels, the most in JPEG and GIF
+PICTURES_PER_REQUEST = 4  # of `max_pixels` and `max_bytes`, or any number of smaller ones
+MAX_SHOWN = 60  # characters of a client's text in a message
 
 DATA_URL = "data:image/...;base64,..."
 FORMATS = "a png, jpeg, webp, gif or bmp image"
@@ -29,30 +22,26 @@ FORMATS = "a png, jpeg, webp, gif or bmp image"
 
 @dataclass(frozen=True, slots=True)
 class PictureLimits:
-    """The operator's bounds. `allowed_hosts` () = nothing is fetched; its words are those of `places.HostRule`.
-
-    `max_bytes` and `max_pixels` are of one picture; `timeout_s` is for one fetch from beginning to end, waiting included.
-    """
+    """The operator's bounds, of one picture or one whole fetch. `allowed_hosts`: as `places.HostRule`, () = no fetches."""
 
     max_bytes: int = 20 * MEBIBYTE
-    max_pixels: int = 50_000_000  # three bytes each once decoded
+    max_pixels: int = 50_000_000  # of three bytes each when decoded
     timeout_s: float = 5.0  # 5: VLLM_IMAGE_FETCH_TIMEOUT of vLLM
     max_redirects: int = 3
     allowed_hosts: tuple[str, ...] = ()
 
     @property
     def max_bytes_per_request(self) -> int:
-        """The bytes that the files of all pictures of one request may have together."""
         return PICTURES_PER_REQUEST * self.max_bytes
 
     @property
     def max_pixels_per_request(self) -> int:
-        """The pixels of all pictures of one request: small files must not decode to all of the memory."""
+        """Small files must not decode to all of the memory."""
         return PICTURES_PER_REQUEST * self.max_pixels
 
 
 class PictureFault(InvalidParameter):
-    """A picture of a request that cannot be obtained. `problem` is for APIs that have a text of their own for it."""
+    """A picture of a request that cannot be obtained. `problem`: for APIs with their own texts."""
 
     def __init__(self, path: str, problem: Problem, message: str) -> None:
         super().__init__(f"{path} {message}", param=path)
@@ -68,7 +57,6 @@ class RequestBudget:
         self.num_pixels = 0
 
     def take(self, num_bytes: int, num_pixels: int, path: str) -> None:
-        """Count a picture before it is decoded. Raises: PictureFault if it is too much."""
         self.num_bytes += num_bytes
         self.num_pixels += num_pixels
         most = self._limits.max_bytes_per_request
@@ -80,12 +68,11 @@ class RequestBudget:
 
 
 def excerpt(text: str) -> str:
-    """The beginning of a client's text as a message repeats it: one line, quoted."""
+    """The beginning of a client's text for a message: one line, quoted."""
     return json.dumps(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...", ensure_ascii=True)
 
 
 def too_large(path: str, limits: PictureLimits) -> PictureFault:
-    """The error for more bytes than one picture may have."""
     return PictureFault(path, "size", f"must be an image of at most {_shown(limits.max_bytes)}, got more")
 
 

@@ -1,9 +1,4 @@
-"""`PictureLoader`: brings the pictures of requests, off the event loop.
-
-Does: decode data URLs, fetch from hosts that the operator allows, several at a time, with bounded queues, in memory that is
-lent before. Does not: know requests or prompts. Called by the service, on the event loop; the work is done on threads of its
-own.
-"""
+"""Brings the pictures of requests, several at a time, with bounded queues, in memory lent before, on its own threads."""
 
 from __future__ import annotations
 
@@ -35,9 +30,9 @@ if TYPE_CHECKING:
 
 DECODING_THREADS = 4  # each may hold several copies of a picture's pixels
 FETCHING_THREADS = 16
-MAX_WAITING = 256  # pictures, for a thread of one kind
-PICTURES_AT_A_TIME = 4  # of one request, so that it cannot fill the queue
-_READING_BYTES = 3  # for each character of a data URL, while it is read
+MAX_WAITING = 256  # pictures, for each kind of threads
+PICTURES_AT_A_TIME = 4  # of one request, which cannot fill the queue
+_READING_BYTES = 3  # for each character of a data URL while reading
 
 Result = TypeVar("Result")
 
@@ -50,18 +45,13 @@ class PictureSource(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A picture's file, which has not been decoded."""
-
     data: bytes
     path: str
     size: PictureSize
 
 
 class PictureLoader:
-    """Brings pictures within the operator's limits. Used on one event loop at a time, until `close`.
-
-    `memory`: what they may take, with the pictures of all other models of the process.
-    """
+    """Brings pictures within the operator's limits. Used on one event loop. `memory`: shared with all other models."""
 
     def __init__(
         self,
@@ -72,22 +62,18 @@ class PictureLoader:
         self.limits = limits or PictureLimits()
         self._memory = memory or process_memory()
         self._fetcher = fetcher or _make_fetcher(self.limits)
-        self._decoding = _Lane("picture-decoding", DECODING_THREADS)  # apart: slow hosts must not hold up data URLs
+        self._decoding = _Lane("picture-decoding", DECODING_THREADS)  # separate: slow hosts must not delay data URLs
         self._fetching = _Lane("picture-fetching", FETCHING_THREADS)
 
     async def load(self, url: str, path: str) -> Picture:
-        """The picture at `url`: a data URL, or an http(s) address of an allowed host.
-
-        Raises: PictureFault naming `path`, Overloaded if too many pictures wait already, or memory does not come in time.
-        """
+        """The picture at `url`: a data URL, or an http(s) address of an allowed host. Raises: PictureFault, Overloaded."""
         [picture] = await self.load_all([PictureSource(url, path)])
         return picture
 
     async def load_all(self, sources: Sequence[PictureSource]) -> tuple[Picture, ...]:
-        """The pictures of one request in their order, brought at the same time; the first that fails ends the others.
+        """The pictures of one request in order, brought at the same time; the first failure ends the others.
 
-        The memory that they take is lent before any is decoded, and comes back when the last who has the picture drops it.
-        Raises: as `load`; PictureFault also if they are too large together.
+        Their memory is lent before decoding, and returned when the last owner drops the picture. Raises: as `load`.
         """
         if not sources:
             return ()
@@ -110,12 +96,11 @@ class PictureLoader:
                         loan.give_back()
 
     def close(self) -> None:
-        """Begin nothing more; what runs ends by itself, at its deadline at the latest."""
+        """Begin nothing more; running work ends by itself, at its deadline at the latest."""
         self._decoding.close()
         self._fetching.close()
 
     async def _read(self, source: PictureSource, budget: RequestBudget) -> _File:
-        """The file, and what decoding it takes. Raises: as `load`."""
         url, path = source
         if is_data_url(url):
             file = await self._decoding.run(partial(_read_and_measure, source, self.limits))
@@ -129,15 +114,13 @@ class PictureLoader:
         return file
 
     async def _decode(self, file: _File, loan: Loan) -> Picture:
-        """The picture, to which the loan then belongs."""
         with await self._memory.decoding.lend(file.size.working_bytes) as working:
             return await self._decoding.run(partial(_decoded, file, self.limits, loan, working))
 
     async def _fetch(self, fetcher: Fetcher, url: str, path: str) -> bytes:
-        """The bytes at an address, before its deadline. Raises: PictureFault, Overloaded."""
         fetch = fetcher.begin(url, path)
         try:
-            async with asyncio.timeout(self.limits.timeout_s):  # names are resolved without one
+            async with asyncio.timeout(self.limits.timeout_s):  # name resolution has no timeout
                 return await self._fetching.run(fetch.run)
         except TimeoutError:
             if not fetch.has_begun:
@@ -147,11 +130,10 @@ class PictureLoader:
             fetch.end()
 
 
-# What takes long to import is imported with the first picture: most servers never see any.
+# Slow imports wait for the first picture: most servers never see any.
 
 
 def _make_fetcher(limits: PictureLimits) -> Fetcher | None:
-    """None where nothing is to be fetched."""
     if not limits.allowed_hosts:
         return None
     from dragoman.pictures.fetching import Fetcher
@@ -160,7 +142,7 @@ def _make_fetcher(limits: PictureLimits) -> Fetcher | None:
 
 
 async def _each(works: Sequence[Coroutine[Any, Any, Result]], turns: asyncio.Semaphore) -> list[Result]:
-    """The result of each, in order, as many at a time as there are turns. Raises: the error of the first that fails."""
+    """The results in order, as many at a time as there are turns. Raises: the error of the first that fails."""
 
     async def one(work: Coroutine[Any, Any, Result]) -> Result:
         async with turns:
@@ -173,7 +155,7 @@ async def _each(works: Sequence[Coroutine[Any, Any, Result]], turns: asyncio.Sem
         raise failed.exceptions[0] from None
     finally:
         for work in works:
-            work.close()  # of those that have not begun
+            work.close()  # if it has not begun
     return [task.result() for task in tasks]
 
 
@@ -188,7 +170,7 @@ def _measured(data: bytes, path: str, limits: PictureLimits) -> _File:
 
 
 def _decoded(file: _File, limits: PictureLimits, loan: Loan, working: Loan) -> Picture:
-    """Also if its request has ended meanwhile, the memory counts until this has."""
+    """The memory counts until this has ended, even if the request has ended before."""
     from dragoman.pictures.decoding import decode_picture
 
     with loan.moved() as rest, working.moved():
@@ -198,8 +180,6 @@ def _decoded(file: _File, limits: PictureLimits, loan: Loan, working: Loan) -> P
 
 
 class _Lane:
-    """Threads for one kind of work, with a bounded queue."""
-
     def __init__(self, name: str, num_threads: int) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
         self._free = num_threads + MAX_WAITING
@@ -207,7 +187,7 @@ class _Lane:
         self._lock = Lock()
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`; given up by its caller, it does not begin, or ends unheard. Raises: Overloaded."""
+        """The result of `work`, which does not begin if the caller gives up before. Raises: Overloaded."""
         with self._lock:
             if self._is_closed:
                 raise Unavailable("the model is being unloaded; try again later")

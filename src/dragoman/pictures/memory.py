@@ -1,11 +1,8 @@
-"""Limits the memory that the pictures of all requests of the process take.
+"""Limits the memory of the pictures of all requests of the process. Used on any thread and event loop.
 
-Does: lend bytes in the order in which they are asked for, and take them back. Does not: allocate, or know pictures. Used on
-any thread and event loop.
-
-Each stage has its pool, so that no request waits for bytes that only another waiting request could give back: a request with
-files waits for pixels, then for decoding, and decoding waits for nothing. Fetched files have a pool of their own, so that
-slow hosts do not hold up pictures that were sent.
+Each stage has its pool, so that no request waits for bytes that only another waiting request could return: a request
+with files waits for pixels, then for decoding, and decoding waits for nothing. Fetched files have a separate pool, so
+that slow hosts do not delay pictures that were sent.
 """
 
 from __future__ import annotations
@@ -23,12 +20,12 @@ from dragoman.errors import Overloaded
 from dragoman.pictures.limits import MEBIBYTE
 
 _COLLECTED_EVERY_S = 2.0
-MAX_WAIT_S = 10.0  # then a request is told to come again
+MAX_WAIT_S = 10.0  # then the request is refused
 DEFAULT_BYTES = 2048 * MEBIBYTE
 
 
 class Loan:
-    """Bytes that are lent until `give_back`, until its `with` block ends, or until nothing refers to the loan any more."""
+    """Bytes lent until `give_back`, until its `with` block ends, or until nothing refers to the loan."""
 
     __slots__ = ("_num_bytes", "_pool")
 
@@ -37,12 +34,12 @@ class Loan:
         self._num_bytes = num_bytes
 
     def part(self, num_bytes: int) -> Loan:
-        """A new loan of `num_bytes` of this one's bytes, which it has no longer."""
+        """A new loan of `num_bytes` of this one's bytes, which this one loses."""
         self._num_bytes -= num_bytes
         return Loan(self._pool, num_bytes)
 
     def moved(self) -> Loan:
-        """A new loan of all of its bytes: that one gives them back, and this one no longer does."""
+        """A new loan of all its bytes, which gives them back instead of this one."""
         return self.part(self._num_bytes)
 
     def shrink(self, num_bytes: int) -> None:
@@ -50,7 +47,6 @@ class Loan:
         self.part(max(self._num_bytes - num_bytes, 0)).give_back()
 
     def give_back(self) -> None:
-        """Give back all of it; nothing happens the second time."""
         num_bytes, self._num_bytes = self._num_bytes, 0
         if num_bytes:
             self._pool.take_back(num_bytes)
@@ -66,7 +62,7 @@ class Loan:
 
 
 class Pool:
-    """`num_bytes` for one purpose. A request for more than that gets it alone, so that it does not wait for ever."""
+    """`num_bytes` for one purpose. A request for more gets them alone, so that it does not wait for ever."""
 
     def __init__(self, num_bytes: int, max_wait_s: float = MAX_WAIT_S) -> None:
         self.num_lent = 0
@@ -95,22 +91,22 @@ class Pool:
                 f"other requests' images left no memory for {self._max_wait_s:g} s (max_image_memory); try again later"
             ) from None
         finally:
-            self._settle()  # the next in the queue need not wait for one that has left
+            self._settle()  # a request that has left must not block the queue
 
     def _collect(self) -> None:
-        """Have circles of objects collected, in which failed requests may hold pictures; not often, as it takes long."""
+        """Collect reference cycles, in which failed requests may hold pictures; not often, as it takes long."""
         now_s = monotonic()
         if now_s - self._collected_s > _COLLECTED_EVERY_S:
             self._collected_s = now_s
             gc.collect()
 
     def take_back(self, num_bytes: int) -> None:
-        """Bytes are free again."""
         self._returned.append(num_bytes)
         self._settle()
 
     def _settle(self) -> None:
-        """Count returned bytes, and lend to the first in the queue. The thread with the lock does it for all others too.
+        """Count returned bytes, and lend to the first in the queue. The thread with the lock does it for all others
+        too.
 
         No thread waits for the lock: a loan may be collected, and come back, at any moment on any thread.
         """
@@ -126,7 +122,6 @@ class Pool:
                 self._lock.release()
 
     def _lend_first(self) -> bool:
-        """True if the first has been served, or has left."""
         if not self._asked:
             return False
         num_bytes, lent = self._asked[0]
@@ -140,21 +135,16 @@ class Pool:
 
 
 class PictureMemory:
-    """Memory for the pictures of a process: `num_bytes`, divided among the pools."""
-
     def __init__(self, num_bytes: int = DEFAULT_BYTES, max_wait_s: float = MAX_WAIT_S) -> None:
         share = num_bytes // 16
-        self.sent = Pool(2 * share, max_wait_s)  # and what reading base64 takes
+        self.sent = Pool(2 * share, max_wait_s)  # with the memory for reading base64
         self.fetched = Pool(3 * share, max_wait_s)
-        self.decoding = Pool(
-            4 * share, 6 * max_wait_s
-        )  # it takes a while, and requests that have come so far are served
+        self.decoding = Pool(4 * share, 6 * max_wait_s)  # requests that have come so far are served
         self.pictures = Pool(7 * share, max_wait_s)
         _memories.add(self)
 
     @property
     def num_lent(self) -> int:
-        """Bytes that are lent now."""
         return sum(pool.num_lent for pool in (self.sent, self.fetched, self.decoding, self.pictures))
 
 
@@ -162,11 +152,9 @@ _memories: WeakSet[PictureMemory] = WeakSet()
 
 
 def num_lent_bytes() -> int:
-    """Bytes that are lent now to the pictures of all requests of this process."""
     return sum(memory.num_lent for memory in _memories)
 
 
 @cache
 def process_memory(num_bytes: int = DEFAULT_BYTES) -> PictureMemory:
-    """That of this process, for all its models: the option is one for all of them."""
     return PictureMemory(num_bytes)

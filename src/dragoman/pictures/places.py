@@ -1,7 +1,7 @@
-"""The parts of a picture's address, read strictly, and the operator's list of hosts.
+"""Reads a picture's address strictly, and the operator's list of hosts; refuses notations that two programs read
+differently.
 
-Does: refuse every way of writing an address that two programs could read differently. Does not: resolve names or connect.
-Pure; called by `fetching`. Source: RFC 3986; for hosts that are numbers: WHATWG URL, "ends in a number".
+Source: RFC 3986; for hosts that are numbers: WHATWG URL, "ends in a number".
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
 _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
 _RULE = re.compile(r"(?:\*|(?P<below>\*\.)?(?P<host>\[[^\]]*\]|[^:*/]+))(?::(?P<port>\d{1,5}))?", re.A)
-_KEPT = "!$&'()*+,;=:@/?%-._~[]"  # what stands in path and query as it is
+_KEPT = "!$&'()*+,;=:@/?%-._~[]"  # unchanged in path and query
 
 
 class BadPlace(ValueError):
-    """An address that cannot be fetched from; the text says why, for the client."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,10 @@ class Place:
 
     @property
     def url(self) -> str:
-        """The whole address."""
         return self.origin + self.target
 
     @property
     def address(self) -> Address | None:
-        """The host as an address, None if it is a name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -83,7 +81,6 @@ def read_place(url: str) -> Place:
 
 
 def _host(text: str) -> str:
-    """The host, checked: a name, or an address in its usual notation. Raises: BadPlace."""
     try:
         if text.startswith("["):
             if "%" in text:  # the zone of a link-local address
@@ -92,7 +89,7 @@ def _host(text: str) -> str:
         name = text.removesuffix(".")
         labels = name.split(".")
         if _NUMBER.fullmatch(labels[-1]):
-            return str(IPv4Address(name))  # four decimal numbers without leading zeros, or a ValueError
+            return str(IPv4Address(name))  # ValueError unless four decimal numbers without leading zeros
     except ValueError:
         raise BadPlace("must have a host that is a name, an IPv4 address as in 192.0.2.1 or [IPv6]") from None
     if len(name) > MAX_NAME or not all(_LABEL.fullmatch(label) for label in labels):
@@ -102,17 +99,13 @@ def _host(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One entry of the operator's list: `*`, a host, or `*.domain` for all below it, each perhaps with `:PORT`.
-
-    Without a port the usual one of http or https is meant, so that nobody can knock at others.
-    """
+    """An operator's entry: `*`, a host, or `*.domain` for all below it. Without `:PORT` only the usual ones: no probing."""
 
     host: str
     port: int | None
 
     @staticmethod
     def read(text: str) -> HostRule:
-        """The entry behind one word of the list. Raises: ValueError for another form."""
         found = _RULE.fullmatch(text.lower())
         if found is None:
             raise ValueError(text)
@@ -120,7 +113,6 @@ class HostRule:
         return HostRule(host, int(found["port"]) if found["port"] else None)
 
     def allows(self, place: Place) -> bool:
-        """True if the host and the port are this entry's."""
         port = self.port or DEFAULT_PORTS[place.scheme]
         if place.port != port:
             return False

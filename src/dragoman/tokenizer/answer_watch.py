@@ -1,9 +1,6 @@
 """Watches an answer as its tokens come: ends reasoning that is too long or repeats itself, finds content that does.
 
-Does: follow the marks around reasoning, count its tokens, say which tokens have to come next, tell loops. Does not: choose
-tokens (a sampler does), or end sequences. One watch per sequence, used on the engine thread.
-
-Marks are looked for in the text, as the parser of the answer does, so that any tokens may spell them.
+One watch per sequence, on the engine thread. It searches marks in the text, since any tokens may spell them.
 """
 
 from __future__ import annotations
@@ -21,13 +18,12 @@ _MOST_OF_CHARACTER = 4  # bytes
 
 
 def watch_answer(pieces: TokenPieces, request: EngineRequest) -> AnswerWatch | None:
-    """The watch of a request's first sequence before its first token; None if there is nothing to watch for."""
     found = AnswerWatch(pieces, request.thinking, request.sampling.repetition_detection)
     return None if found.is_over else found
 
 
 class LoopDetector:
-    """Tells when the last tokens repeat themselves: for every size of a pattern it counts how many equal those before.
+    """Detects repetition in the last tokens: counts, for every size of a pattern, the tokens equal to those before.
 
     The newest tokens stand in `_tokens` from `_place` on, the newest first. No count is above `_most`.
     """
@@ -45,7 +41,6 @@ class LoopDetector:
         self._place = self._last
 
     def fork(self) -> LoopDetector:
-        """An independent copy."""
         other = LoopDetector.__new__(LoopDetector)
         other._first, other._last, other._needed, other._least = self._first, self._last, self._needed, self._least
         other._most, other._place, other._runs, other._tokens = (
@@ -60,7 +55,6 @@ class LoopDetector:
         return bool(((self._runs + 1) * self._equal_to(token_id) >= self._needed).any())
 
     def push(self, token_id: int) -> bool:
-        """Take in a token; True if it makes a loop."""
         self._runs += 1
         self._runs *= self._equal_to(token_id)
         if self._place == 0:
@@ -75,13 +69,12 @@ class LoopDetector:
         return bool((self._runs >= self._needed).any())
 
     def _equal_to(self, token_id: int) -> npt.NDArray[np.bool_]:
-        """For every size, whether the token as many before the next one is this."""
         equal: npt.NDArray[np.bool_] = self._tokens[self._place + self._first : self._place + self._last] == token_id
         return equal
 
 
 class AnswerWatch:
-    """A `types.AnswerWatch`."""
+    """Implements `types.AnswerWatch`. `repetition`: of the content; None = it may repeat itself."""
 
     __slots__ = (
         "_begin", "_ends", "_is_spent", "_keep", "_loop", "_num_thought", "_phase", "_pieces", "_repetition", "_text",
@@ -91,14 +84,13 @@ class AnswerWatch:
     def __init__(
         self, pieces: TokenPieces, thinking: Thinking | None, repetition: RepetitionDetection | None = None
     ) -> None:
-        """`repetition`: of the content; None = it may repeat itself."""
         self._pieces = pieces
         self._thinking = thinking
         self._repetition = repetition if repetition is not None and repetition.max_pattern_size else None
         self._begin = b"" if thinking is None else thinking.begin.encode()
         self._ends = () if thinking is None else tuple(end.encode() for end in thinking.ends)
         self._keep = max(map(len, (self._begin, *self._ends))) - 1  # bytes at the end that may be part of a mark
-        self._text = b""  # what may still become a mark
+        self._text = b""  # may still become a mark
         self._num_thought = 0
         self._is_spent = False  # the reasoning was ended
         self._loop: LoopDetector | None = None
@@ -137,7 +129,7 @@ class AnswerWatch:
         return is_content and self._loop is not None and self._loop.ends_with(token_id)
 
     def num_possible(self, token_ids: Sequence[int]) -> int:
-        """See `types.AnswerWatch`; those that come once the budget is used up are not among them."""
+        """Does not count tokens after the budget is used up."""
         if self._phase == _CLOSING:
             pairs = zip(token_ids, self.forced_ids, strict=False)
             return next((place for place, (one, forced) in enumerate(pairs) if one != forced), len(token_ids))
@@ -199,7 +191,6 @@ class AnswerWatch:
             self._answer()
 
     def _wait(self) -> None:
-        """Wait for the next text, which may be content or the mark before reasoning."""
         self._phase, self._text = _BEFORE, b""
         self._loop = None if self._repetition is None else LoopDetector(self._repetition)
 
@@ -209,8 +200,7 @@ class AnswerWatch:
 
 
 def _is_cut(text: bytes) -> bool:
-    """True if the text ends within a character of UTF-8."""
     for count, byte in enumerate(reversed(text[-_MOST_OF_CHARACTER:]), 1):
-        if byte & 0xC0 != 0x80:  # no byte that goes on with one
+        if byte & 0xC0 != 0x80:  # not a continuation byte
             return count < (4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1)
     return False

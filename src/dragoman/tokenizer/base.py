@@ -1,8 +1,4 @@
-"""The protocol of tokenizers for the server: text to token ids, and each token's exact bytes.
-
-Does: define the `Tokenizer` protocol, fill-in-the-middle tokens, and the table of token pieces that the hot path reads.
-Does not: read files. Implemented by `hf_tokenizer` and by the tests' byte tokenizer; used from any thread.
-"""
+"""The protocol of tokenizers for the server, and the table of token pieces that the hot path reads."""
 
 from __future__ import annotations
 
@@ -13,12 +9,10 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """The tokens around the parts of a fill-in-the-middle prompt.
+    """The tokens around the parts of a fill-in-the-middle prompt; None = the model has none.
 
-    `middle` None = the model knows none. `suffix_first`: the suffix comes before the text, as Codestral wants it.
-    `repository`, `file`: stand before the name of a project, and before the name and text of each of its files; None = the
-    model knows none. Sources: Bavarian et al. 2022 (arXiv:2207.14255), section 3: PSM and SPM order; Hui et al. 2024
-    (arXiv:2409.12186): files.
+    `suffix_first`: as in Codestral. `repository`, `file`: before the names of a project and of its files. Sources:
+    Bavarian et al. 2022 (arXiv:2207.14255), section 3; Hui et al. 2024 (arXiv:2409.12186).
     """
 
     prefix: int
@@ -29,7 +23,6 @@ class FimTokens:
     file: int | None = None
 
     def arrange(self, text_ids: Sequence[int], suffix_ids: Sequence[int]) -> list[int]:
-        """The prompt that asks for what stands between text and suffix."""
         before, after = [self.prefix, *text_ids], [self.suffix, *suffix_ids]
         parts = after + before if self.suffix_first else before + after
         return parts if self.middle is None else [*parts, self.middle]
@@ -45,37 +38,31 @@ class Tokenizer(Protocol):
 
     @property
     def max_token_chars(self) -> int:
-        """The most characters that one token can stand for; a bound, which need not be reached."""
+        """An upper bound of the characters that one token stands for."""
         ...
 
     @property
     def bos_token_id(self) -> int | None: ...
 
     @property
-    def eos_token_id(self) -> int | None:
-        """The tokenizer's own end-of-sequence token."""
-        ...
+    def eos_token_id(self) -> int | None: ...
 
     @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Every token that ends a sequence."""
-        ...
+    def eos_token_ids(self) -> frozenset[int]: ...
 
     @property
     def fim_tokens(self) -> FimTokens | None:
         """None if the model was not trained to fill in the middle."""
         ...
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of `text`; with the tokens a model expects around a prompt, if asked."""
-        ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def encode_continuation(self, text: str) -> list[int]:
-        """The tokens of `text` where it goes on from other text: without specials and without an implied space."""
+        """The tokens of `text` where it continues other text: without specials and without an implied space."""
         ...
 
     def encode_plain(self, text: str, *, is_first: bool) -> list[int]:
-        """The tokens of `text`, of which none is special whatever it holds. `is_first`: as at the beginning of a prompt."""
+        """The tokens of `text`, none of them special. `is_first`: as at the beginning of a prompt."""
         ...
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -83,7 +70,7 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
-        """Exactly the bytes this token adds to a text (or begins it with); b"" for ids without a token."""
+        """The exact bytes that this token adds to a text (or begins it with); b"" for ids without a token."""
         ...
 
     def is_special(self, token_id: int) -> bool:
@@ -92,8 +79,6 @@ class Tokenizer(Protocol):
 
 
 class TokenPiece(NamedTuple):
-    """One token on its own. `text` decodes `bytes` alone, U+FFFD where they are not UTF-8."""
-
     bytes: bytes
     text: str
     is_special: bool

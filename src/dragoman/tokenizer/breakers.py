@@ -1,8 +1,4 @@
-"""Finds the tokens that write a text's beginning or all of it: where DRY sees a repetition end.
-
-Does: for texts such as a line end, the tokens that hold them, and those that begin one which others complete. Does not:
-look at sequences (`engine.rolling.sample.token_repeats` does). Called while a request is prepared, on any thread.
-"""
+"""Finds the tokens that write the beginning of a text or all of it: where DRY sees a repetition end. Used on any thread."""
 
 from __future__ import annotations
 
@@ -18,19 +14,16 @@ Breakers = tuple[SequenceBreaker, ...]
 
 
 class BreakerFinder:
-    """Finds sequence breakers for one tokenizer, and keeps what it found. Use: `breakers = finder.find(texts)`."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
         self._found: dict[tuple[str, ...], Breakers] = {(): ()}
 
     def is_quick(self, texts: tuple[str, ...]) -> bool:
-        """True if these texts have been looked for before; else the vocabulary is searched, which takes some 50 ms."""
+        """True if the result is kept; otherwise `find` searches the vocabulary, which takes some 50 ms."""
         return texts in self._found
 
     def find(self, texts: tuple[str, ...]) -> Breakers:
-        """The breakers that stand for these texts, which are not empty."""
         found = self._found.get(texts)
         if found is None:
             with self._lock:

@@ -1,8 +1,6 @@
 """Turns a conversation into the prompt text its model was trained on.
 
-Does: choose among a model's templates, fit messages to what the template understands, have them rendered, continue a last
-message. Does not: tokenise, or fetch images. Called by the service, on a thread that may wait, or on the event loop where
-`renders_at_once` says so.
+Called by the service, on a thread that may wait, or on the event loop if `renders_at_once` allows it.
 """
 
 from __future__ import annotations
@@ -49,25 +47,22 @@ from dragoman.tokenizer.template_process import ask, size_of
 from dragoman.tokenizer.told_tools import with_told_tools
 from dragoman.types import ChatPrompt
 
-TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used when there are tools
+TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template with tools
 
 _PROBE = "dragoman-probe"
 _QUESTION = {"role": "user", "content": "?"}
 _ANSWER = {"role": "assistant", "content": "!"}
 _PROBE_ARGUMENTS = {_PROBE: "é"}
 _BARE_TOOLS = ({"type": "function", "function": {"name": _PROBE}},)
-_END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
-_MOST_AT_ONCE = 4  # processes that render one model's conversations, each with its own limit of memory
-_SMALL_BYTES = 8 << 10  # of a conversation, up to which a vouched template is surely done at once
+_END_MARK = "\ue000dragoman-end\ue000"  # private-use characters, in no conversation or template
+_MOST_AT_ONCE = 4  # processes for one model, each with a limit of memory
+_SMALL_BYTES = 8 << 10  # of a conversation that a vouched template renders at once
 _FIREFUNCTION = ("functions", "datetime")  # variables of fireworks-ai/llama-3-firefunction-v2
-_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # of a message; templates read one of the first two
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # templates read one of the first two
 
 
 def load_chat_template(tokenizer: HfTokenizer, vouched: Collection[str] = ()) -> ChatTemplate | None:
-    """The chat template that came with the tokenizer, None if there is none. `vouched`: templates that are known to be good.
-
-    Raises: ValueError if it does not compile.
-    """
+    """The chat template that came with the tokenizer, if any. `vouched`: trusted templates. Raises: ValueError."""
     sources, special_tokens = tokenizer.facts.chat_templates, tokenizer.facts.special_tokens
     if not sources:
         return None
@@ -78,10 +73,9 @@ def load_chat_template(tokenizer: HfTokenizer, vouched: Collection[str] = ()) ->
 class ChatTemplate:
     """A model's chat template, or its templates by name (`default`, `tool_use`). Immutable: every thread may use it.
 
-    `special_tokens`: `bos_token` and the like, for the template. `now`: the clock that templates may ask for the date.
-    `sources` are the templates' texts by name. `is_vouched`: the operator trusts it. Then small conversations are rendered
-    here, and only large ones, which a client may have made for it, in a limited process.
-    Raises: ValueError if a template does not compile, takes too much for a word, or none is the default.
+    `special_tokens`: `bos_token` and the like. `now`: the clock for the date. `is_vouched`: the operator trusts it.
+    Then only large conversations, which a client may have made for it, are rendered in a limited process. Raises:
+    ValueError if a template does not compile or takes too much for a word, or none is the default.
     """
 
     def __init__(
@@ -124,26 +118,26 @@ class ChatTemplate:
         )
 
     def with_pictures(self, marker: str) -> ChatTemplate:
-        """The same template for a model that takes pictures, in whose prompts `marker` stands for one (`PictureMarker`)."""
+        """The same template for a model that takes pictures. `marker`: stands for one in prompts (`PictureMarker`)."""
         seeing = copy(self)
         seeing._marker = PictureMarker(marker)
         seeing._writes_markers = self._writes_marker(seeing._marker)
         return seeing
 
     def with_default_kwargs(self, kwargs: Mapping[str, Any]) -> ChatTemplate:
-        """The same template, which is told these by name where a conversation does not say otherwise, key by key."""
+        """The same template with default values of variables, which a conversation may override one by one."""
         told = copy(self)
         told.default_kwargs = dict(kwargs)
         return told
 
     def without_told_tools(self) -> ChatTemplate:
-        """The same template, which refuses tools where it has no place for them."""
+        """The same template, which refuses tools if it has no place for them."""
         refusing = copy(self)
         refusing._tells_tools = False
         return refusing
 
     def renders_at_once(self, prompt: ChatPrompt) -> bool:
-        """True if `render` does not wait for a process: a small conversation, and a template that the operator trusts."""
+        """True if `render` does not wait for a process: a small conversation and a trusted template."""
         if not self._vouched:
             return False
         size = size_of((prompt.messages, prompt.tools, dict(prompt.template_kwargs), dict(self.default_kwargs)))
@@ -152,9 +146,8 @@ class ChatTemplate:
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt text of a conversation, with a marker for each of its pictures.
 
-        Raises: InvalidRequest if the template does not take these messages, or takes too much for them; TextOnly for
-        pictures that the model does not take; UnsupportedFeature for parts of other kinds; Overloaded if no process can be
-        started to render them in.
+        Raises: InvalidRequest if the template refuses the messages or takes too much; TextOnly for pictures that the
+        model does not take; UnsupportedFeature for parts of other kinds; Overloaded without a process.
         """
         if not prompt.messages:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
@@ -175,7 +168,6 @@ class ChatTemplate:
             return self._rendered(prompt, in_turns)
 
     def _rendered(self, prompt: ChatPrompt, said: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt text of the messages `said`, which are in the order that the template takes."""
         contents = [read_content(message.get("content"), i) for i, message in enumerate(said)]
         told = zip(said, contents, self._markers(contents), strict=True)
         messages = [self._message(*one, i) for i, one in enumerate(told)]
@@ -198,7 +190,7 @@ class ChatTemplate:
         return _up_to_mark(text) if prompt.continue_final_message else text
 
     def _firefunction(self, name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """The variables that Firefunction's template reads where others read `tools` and ask for the time."""
+        """The variables that Firefunction's template reads instead of `tools` and a clock."""
         values = {
             "functions": lambda: json.dumps([*map(dict, tools)], indent=2, ensure_ascii=False),
             "datetime": lambda: self._now().strftime("%b %d %Y %H:%M:%S"),
@@ -206,28 +198,22 @@ class ChatTemplate:
         return {word: values[word]() for word in self._reads.get(name, ())}
 
     def _read_of(self, words: Collection[str], name: str) -> list[str]:
-        """Those of the words that the template of that name reads as variables, and writes."""
         named = [word for word in words if word in self.sources[name]]
         text = self._probe(name, [_QUESTION], None, {word: f"{_PROBE}-{word}" for word in named}) if named else ""
         return [word for word in named if f"{_PROBE}-{word}" in text]
 
     def _with_known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The messages, the developer's as the system's where the template does not know the word."""
         if self._knows_developer:
             return list(messages)
         return [{**one, "role": SYSTEM} if one.get("role") == "developer" else one for one in messages]
 
     def _name_for(self, prompt: ChatPrompt) -> str:
-        """The name of the template that renders a conversation."""
         return TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self.sources else "default"
 
     def _told_of_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]]:
-        """The messages, which tell the tools themselves.
-
-        Raises: UnsupportedFeature where that is not wanted, and where another template has a place for them.
-        """
+        """The messages with descriptions of the tools. Raises: UnsupportedFeature if another template takes tools."""
         if self._tool_templates or not self._tells_tools:
             raise UnsupportedFeature(
                 "tools are not supported: the model's chat template has no place for them", param="tools"
@@ -235,21 +221,19 @@ class ChatTemplate:
         return with_told_tools(messages, tools)
 
     def _tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The tools as the template takes them: some read what callers may leave out."""
         return with_whole_tools(tools) if tools and self._wants_whole_tools else list(tools)
 
     def _writes(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """True if the probe's word is in the template's text for a short conversation."""
+        """True if the template writes the probe's word for a short conversation."""
         name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self.sources else "default"
         if self._wants_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
         try:
             return _PROBE in self._probe(name, messages, [*map(dict, tools)] or None)
-        except ValueError:  # it takes too long for that
+        except ValueError:  # it takes too long
             return False
 
     def _check(self, name: str) -> None:
-        """Raises: ValueError if the template does not compile."""
         kind, words = ask(self.sources[name], None, self._now(), self._limits)
         if kind != TEXT:
             raise ValueError(f"chat template {_shown(name)} does not compile: {words}")
@@ -262,14 +246,12 @@ class ChatTemplate:
         raise InvalidRequest(f"messages {verb} by the model's chat template: {text}", param="messages")
 
     def _outcome(self, name: str, variables: Mapping[str, Any], *, is_here: bool) -> tuple[int, str]:
-        """The text, or in which way the template failed and its words."""
         if is_here:
             return outcome(self._vouched[name], variables, self._now(), self._limits.max_size)
         with self._places:
             return ask(self.sources[name], variables, self._now(), self._limits)
 
     def _markers(self, contents: Sequence[Sequence[Part]]) -> list[list[str]]:
-        """Those of each message's pictures."""
         if self._marker is None:
             return [[]] * len(contents)
         counts = [num_pictures_in(parts) for parts in contents]
@@ -278,7 +260,6 @@ class ChatTemplate:
         ]
 
     def _check_markers(self, text: str, contents: Sequence[Sequence[Part]]) -> None:
-        """Raises: InvalidRequest unless there is one marker in a prompt for each of its pictures."""
         num_pictures = 0 if self._marker is None else sum(map(num_pictures_in, contents))
         if self._marker is None or num_pictures == 0:
             return
@@ -289,18 +270,16 @@ class ChatTemplate:
             raise InvalidRequest(f"messages must make a prompt with {wanted}, got {got}", param="messages")
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
-        """True if the template prints this content as text, and not as the Python value that it is."""
+        """True if the template prints this content as text, not as a Python value."""
         text = self._probed(content)
         printed_as_value = not isinstance(content, str) and (repr(content) in text or json.dumps(content) in text)
         return _PROBE in text and not printed_as_value
 
     def _writes_marker(self, marker: PictureMarker) -> bool:
-        """True if the template writes the marker for a part that is a picture."""
         text = self._probed([{"type": "image"}, {"type": "text", "text": _PROBE}])
         return _PROBE in text and marker.found(text) == marker.of(1, 1)
 
     def _probed(self, content: str | list[dict[str, str]]) -> str:
-        """The template's text for one message, "" if it does not take it."""
         return self._probe("default", [{"role": "user", "content": content}], None)
 
     def _probe(
@@ -310,7 +289,7 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
-        """The text for a short conversation by the template of that name, "" if it does not take it. Raises: ValueError."""
+        """The text for a short conversation by the named template, "" if it refuses it. Raises: ValueError."""
         variables = {
             **self._firefunction(name, tools or ()),
             **self._special_tokens,
@@ -325,7 +304,7 @@ class ChatTemplate:
         return text if kind == TEXT else ""
 
     def _writes_arguments(self, arguments: dict[str, str] | str) -> bool:
-        """True if the template writes a call with these arguments, and not as the Python value that they are."""
+        """True if the template writes a call with these arguments, not as a Python value."""
         call = {"id": "probe0000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": "?"},
@@ -341,7 +320,6 @@ class ChatTemplate:
     def _message(
         self, message: Mapping[str, Any], parts: Sequence[Part], markers: Sequence[str], position: int
     ) -> dict[str, Any]:
-        """The message in the form that the template understands; `parts` are its content, `markers` its pictures'."""
         fitted = dict(message)
         fitted["content"] = self._content(parts, markers, position)
         if calls := message.get("tool_calls"):
@@ -352,7 +330,7 @@ class ChatTemplate:
         return fitted
 
     def _content(self, parts: Sequence[Part], markers: Sequence[str], position: int) -> str | list[dict[str, str]]:
-        """The content of the message at `position`; a text that has a marker in it says itself where pictures go."""
+        """The content of the message at `position`. Markers in a text say where the pictures go."""
         if self._marker is None:
             refuse_pictures(parts)
         found = self._marker.found(joined_text(parts)) if self._marker is not None and markers else []
@@ -363,20 +341,18 @@ class ChatTemplate:
 
 
 def _shown(name: str) -> str:
-    """The name of a template, on a line and not too long."""
     return repr(name)[1:-1][:40]
 
 
 def _compiled_here(name: str, source: str) -> CompiledTemplate:
-    """Raises: ValueError if the template does not compile."""
     try:
         return CompiledTemplate(source)
-    except Exception as error:  # compiling evaluates what is constant
+    except Exception as error:  # compiling evaluates constants
         raise ValueError(f"chat template {_shown(name)} does not compile: {told(error)[1]}") from error
 
 
 def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
-    """The call with its arguments as an object, which most templates write as JSON themselves, or as JSON text."""
+    """The call with its arguments as an object, which most templates write as JSON, or as JSON text."""
     function = call.get("function")
     if not isinstance(function, Mapping):
         return dict(call)
@@ -388,7 +364,6 @@ def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
 
 
 def _parsed_arguments(text: str) -> dict[str, Any] | str:
-    """The object, or the text if it is none: what the model wrote so, it reads back as it was."""
     try:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -397,10 +372,7 @@ def _parsed_arguments(text: str) -> dict[str, Any] | str:
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with a mark at the end of its text, where the model will go on.
-
-    The blank after the mark tells whether the template keeps white space there.
-    """
+    """The message with a mark at the end of its text. The blank after it shows whether the template keeps white space."""
     content, mark = message["content"], f"{_END_MARK} "
     if isinstance(content, str):
         return {**message, "content": content + mark}
@@ -418,5 +390,5 @@ def _up_to_mark(text: str) -> str:
             param="continue_final_message",
         )
     said = text[:position].replace(_END_MARK, "")
-    # Where the template drops white space at the end of a message, no such message ends with it, and tokens would not fit.
+    # If the template drops white space at the end of messages, the model has never seen it there.
     return said if text.startswith(" ", position + len(_END_MARK)) else said.rstrip()

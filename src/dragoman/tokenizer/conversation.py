@@ -1,8 +1,4 @@
-"""Fits a conversation to the rules that chat templates have for the order of messages, whichever API it came from.
-
-Does: put results of tool calls into the order of the calls, merge system messages or move them into the user's turn,
-complete tools. Does not: render, or know which template wants what. Pure functions; called by the chat template.
-"""
+"""Fits a conversation to the rules of chat templates for the order of messages, whichever API it came from."""
 
 from __future__ import annotations
 
@@ -13,14 +9,11 @@ from typing import Any
 Message = Mapping[str, Any]
 
 SYSTEM, USER, TOOL = "system", "user", "tool"
-_BETWEEN = "\n\n"  # texts of messages that become one
+_BETWEEN = "\n\n"  # between merged texts
 
 
 def with_sorted_results(messages: Sequence[Message]) -> list[Message]:
-    """The messages, each run of results in the order of the calls that they answer: templates pair them by position.
-
-    A run stays as it is unless ids say for each of its messages which call it answers.
-    """
+    """The messages, with results in the order of their calls, if ids name these: templates pair them by position."""
     found: list[Message] = []
     position = 0
     while position < len(messages):
@@ -41,12 +34,10 @@ def with_sorted_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def has_system(messages: Sequence[Message]) -> bool:
-    """True if there is a system message."""
     return any(message.get("role") == SYSTEM for message in messages)
 
 
 def with_one_leading(messages: Sequence[Message]) -> list[Message]:
-    """The messages, the system messages at their beginning merged into one."""
     leading = list(takewhile(lambda message: message.get("role") == SYSTEM, messages))
     if len(leading) < 2:
         return list(messages)
@@ -57,10 +48,7 @@ def with_one_leading(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_system_in_turns(messages: Sequence[Message], *, keeps_leading: bool) -> list[Message]:
-    """The messages, each system message a part of the user's turn beside it, or a turn of the user where there is none.
-
-    `keeps_leading`: but for the first one, where it begins the conversation.
-    """
+    """The messages, with system messages merged into the user's turn beside them. `keeps_leading`: but the first."""
     found: list[Message] = []
     was_moved = False
     for position, message in enumerate(messages):
@@ -93,7 +81,7 @@ def _whole(tool: Message) -> Message:
 
 
 def merged_message(first: Message, second: Message, between: str = _BETWEEN) -> Message:
-    """One message with the content of both; what else they hold is the first one's. `between`: goes between texts."""
+    """One message with the content of both, and the first one's other fields. `between`: goes between texts."""
     one, other = first.get("content"), second.get("content")
     if isinstance(one, str) and isinstance(other, str):
         content: Any = between.join(text for text in (one, other) if text)

@@ -1,8 +1,4 @@
-"""Turns a growing list of token ids into text, token by token, without ever splitting a character.
-
-Does: UTF-8 across tokens, special tokens, the first token's space. Does not: look for stop strings (`stop_strings` does).
-One instance per sequence, used on the event loop (or wherever its owner runs). Constant work per token.
-"""
+"""Turns a growing list of token ids into text, token by token, without splitting a character. Constant work per token."""
 
 from __future__ import annotations
 
@@ -15,11 +11,10 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class IncrementalDetokenizer:
-    """The text each token adds: the texts, with `flush` at the end, join to the text of the whole sequence.
+    """The text of each token, the whole of a character with the token that completes it. `flush` ends the text.
 
-    A token that leaves a character incomplete adds ""; the token that completes it adds the whole character.
-    `at_start`: the first token begins a text, where SentencePiece's leading space is not shown; a completion goes on from
-    its prompt, so there the space is part of the text. `shown_ids`: special tokens that are text even so.
+    `at_start`: the first token begins a text, where SentencePiece's leading space is hidden; a completion continues its
+    prompt, so the space is shown. `shown_ids`: special tokens that count as text.
     """
 
     __slots__ = (
@@ -50,7 +45,6 @@ class IncrementalDetokenizer:
         self._decode = _Utf8Decoder("replace").decode
 
     def push(self, token_id: int) -> str:
-        """The text that this token adds."""
         own, _, is_special = self._pieces[token_id]
         if is_special:
             if self._skips_special and token_id not in self._shown_ids:
@@ -64,12 +58,11 @@ class IncrementalDetokenizer:
         return self._decode(own)
 
     def flush(self) -> str:
-        """The text of bytes that never became a character: one U+FFFD, or "" if there are none."""
+        """The text of bytes that never became a character: one U+FFFD, or ""."""
         return self._decode(b"", True)
 
 
 def decode_tokens(pieces: TokenPieces, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-    """The text of a whole token list, as the beginning of a text; what `IncrementalDetokenizer` gives piece by piece."""
     detokenizer = IncrementalDetokenizer(
         pieces, skip_special_tokens=skip_special_tokens, spaces_between_special_tokens=False, at_start=True
     )

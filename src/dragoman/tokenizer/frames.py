@@ -1,8 +1,4 @@
-"""The special tokens that a tokenizer puts around a text, or around a pair of texts.
-
-Does: find the special tokens by asking the tokenizer, once; cut texts so that they fit between them. Does not: tokenise.
-Used by the service of models that embed or score, on any thread. Immutable.
-"""
+"""The special tokens that a tokenizer puts around a text, or around a pair of texts. Used for embedding and scoring."""
 
 from __future__ import annotations
 
@@ -13,23 +9,18 @@ from typing import Literal, NamedTuple
 from tokenizers import Tokenizer as TokenizerFile
 
 Side = Literal["right", "left"]
-"""The end of a text at which it loses tokens."""
 
 _PROBE = "a"
 
 
 class FramedPair(NamedTuple):
-    """A pair as the model sees it; `second_from`: where the tokens of the second kind begin, 0 = all are of one kind."""
-
     token_ids: tuple[int, ...]
     second_from: int
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The special tokens before, between and behind texts. `kind_changes_at`: how many of those between are still of the
-    first text's kind, None = tokens of pairs are all of one kind.
-    """
+    """The special tokens before, between and behind texts. `kind_changes_at`: those between of the first text's type."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
@@ -38,15 +29,12 @@ class Frame:
 
     @property
     def num_special(self) -> int:
-        """Tokens that are not the texts'."""
         return len(self.before) + len(self.between) + len(self.behind)
 
     def around(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """One text with its special tokens."""
         return (*self.before, *token_ids, *self.behind)
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> FramedPair:
-        """Two texts with theirs."""
         token_ids = (*self.before, *first, *self.between, *second, *self.behind)
         if self.kind_changes_at is None:
             return FramedPair(token_ids, 0)
@@ -54,7 +42,6 @@ class Frame:
 
 
 def single_frame(file: TokenizerFile) -> Frame:
-    """The special tokens around one text."""
     encoding = file.encode(_PROBE)
     places = [index for index, owner in enumerate(encoding.sequence_ids) if owner == 0]
     if not places:
@@ -64,7 +51,6 @@ def single_frame(file: TokenizerFile) -> Frame:
 
 
 def pair_frame(file: TokenizerFile) -> Frame:
-    """The special tokens around and between two texts."""
     encoding = file.encode(_PROBE, _PROBE)
     first, second = ([at for at, owner in enumerate(encoding.sequence_ids) if owner == which] for which in (0, 1))
     if not first or not second:
@@ -80,14 +66,13 @@ def pair_frame(file: TokenizerFile) -> Frame:
 
 
 def cut(token_ids: Sequence[int], room: int, side: Side) -> Sequence[int]:
-    """At most `room` tokens of a text."""
     if len(token_ids) <= room:
         return token_ids
     return token_ids[:room] if side == "right" else token_ids[len(token_ids) - room :]
 
 
 def cut_pair(first: Sequence[int], second: Sequence[int], room: int, side: Side) -> tuple[Sequence[int], Sequence[int]]:
-    """At most `room` tokens of two texts together: the longer one loses tokens first. As transformers' "longest_first"."""
+    """At most `room` tokens of two texts: the longer one loses tokens first, as in transformers' "longest_first"."""
     shorter, longer = sorted((len(first), len(second)))
     if shorter + longer > room:
         longer = max(shorter, room - shorter)

@@ -1,7 +1,6 @@
-"""The tokenizer of a Hugging Face model directory, from its tokenizer.json, or the file that it has in its place.
+"""The tokenizer of a Hugging Face model directory, from its tokenizer.json or another file (`other_files`).
 
-Does: encode and decode, the bytes of every token, special, end-of-sequence and fill-in-the-middle tokens.
-Does not: chat templates. Made at load time by `load_tokenizer`; afterwards immutable and used from any thread.
+Made at load time by `load_tokenizer`; afterwards immutable and used from any thread.
 """
 
 from __future__ import annotations
@@ -32,30 +31,27 @@ from dragoman.tokenizer.token_decoder import TokenDecoder
 
 T = TypeVar("T")
 
-# Prefix, suffix, middle as the model families write them; the first family that is complete counts.
+# Prefix, suffix, middle of the model families; the first complete family counts.
 _FIM_NAMES = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, the demo model
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
     ("<PRE>", "<SUF>", "<MID>"),
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder: the suffix stands after the hole
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder: the suffix comes after the hole
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
 )
 # The marks before the name of a project and before each of its files.
 _REPOSITORY_NAMES = ("<|fim_repo|>", "<|repo_name|>", "<repo_name>", "<fim-repo>", "<REPO>", "<reponame>")
 _FILE_NAMES = ("<|file_sep|>", "<file_sep>", "<|file_separator|>", "<filename>")
 _PROBE = "One 1, é.\n"
-_MOST_WORDS = 500  # characters of what the library raises
-_LONG_CHARS = 2_000  # from here on, releasing the interpreter's lock is worth more than it costs
-_SUFFIX_FIRST_NAMES = ("[PREFIX]", "[SUFFIX]")  # Codestral, which has no token for the middle
+_MOST_WORDS = 500  # characters of the library's errors
+_LONG_CHARS = 2_000  # from this length on, releasing the interpreter's lock pays
+_SUFFIX_FIRST_NAMES = ("[PREFIX]", "[SUFFIX]")  # of Codestral, without a token for the middle
 
 
 def load_tokenizer(model_dir: Path) -> HfTokenizer:
-    """The tokenizer of the model in `model_dir`.
-
-    Raises: ValueError naming the file that is missing, broken or of an unsupported kind.
-    """
+    """The tokenizer of the model. Raises: ValueError with the file that is missing, broken or of an unsupported kind."""
     path = model_dir / "tokenizer.json"
     text = model_text(model_dir, path.name)
     if text is None:
@@ -67,20 +63,20 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
             else:
                 file = read_tokenizer(path, tokenizer_config(model_dir))
             tokenizer = HfTokenizer(file, read_text_files(model_dir))
-            with suppress(Exception):  # it may refuse this text, which need not be in its vocabulary
+            with suppress(Exception):  # this text may be outside its vocabulary
                 file.encode(_PROBE)
             return tokenizer
     except ModelError:
         raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         if isinstance(error, ValueError) and str(error).startswith(str(model_dir)):
-            raise  # it names the file already, another one
+            raise  # it names another file already
         why = " ".join(str(error).split())[:_MOST_WORDS]
         raise ValueError(f"{path} cannot be used: {why}; fetch it again from the model's source") from error
 
 
 def _encoded(encode: Callable[[], T]) -> T:
-    """The result of `encode`, which the library computes. Raises: InvalidRequest for a text that it could not encode."""
+    """The result of `encode`, which the library computes. Raises: InvalidRequest for a text that it cannot encode."""
     try:
         return encode()
     except BaseException as error:
@@ -92,10 +88,7 @@ def _encoded(encode: Callable[[], T]) -> T:
 
 
 class HfTokenizer:
-    """A `Tokenizer` over the `tokenizers` library. Owns `file`, whose truncation and padding it switches off.
-
-    `facts`: the contents of the files besides tokenizer.json. `control_tokens`: by the texts that become them anywhere.
-    """
+    """A `Tokenizer` over the `tokenizers` library. Owns `file`. `facts`: the contents of the other files."""
 
     def __init__(self, file: TokenizerFile, facts: TextFiles) -> None:
         file.no_truncation()
@@ -120,7 +113,7 @@ class HfTokenizer:
 
     @cached_property
     def max_token_chars(self) -> int:
-        """The longest token, twice over: normalizers join characters before they look tokens up."""
+        """Twice the longest token: normalizers join characters before the look-up."""
         return 2 * self._decoder.longest(self._file.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -135,32 +128,28 @@ class HfTokenizer:
         return [bos, *token_ids] if self.facts.add_bos_token and not has_bos else token_ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of several texts, without special ones; other threads work meanwhile, and on several texts at once."""
+        """The tokens of several texts, without special ones, on several threads; releases the interpreter's lock."""
         valid = [_valid(text) for text in texts]
         encodings = _encoded(lambda: self._file.encode_batch_fast(valid, add_special_tokens=False))
         return [encoding.ids for encoding in encodings]
 
     @cached_property
     def frame(self) -> Frame:
-        """The special tokens around one text."""
         return _encoded(lambda: single_frame(self._file))
 
     @cached_property
     def pair_frame(self) -> Frame:
-        """The special tokens around and between two texts."""
         return _encoded(lambda: pair_frame(self._file))
 
     def encode_continuation(self, text: str) -> list[int]:
-        """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
         return _ids(self._continuation_file, text, add_special_tokens=False)
 
     def encode_plain(self, text: str, *, is_first: bool) -> list[int]:
-        """The tokens of `text`, of which none is special whatever it holds. `is_first`: as at the beginning of a prompt."""
         file = self._plain_file if is_first else self._plain_continuation_file
         token_ids = _ids(file, text, add_special_tokens=False)
         if self._special_ids.isdisjoint(token_ids):
             return token_ids
-        # A vocabulary may have such a text as one of its words: it is none without its first character.
+        # A control token's text may also be a word of the vocabulary; cut after its first character it is not.
         cuts = [match.start() + 1 for match in re.finditer(f"(?={words_pattern(self.control_tokens)})", text)]
         pieces = [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
         token_ids = _ids(file, pieces[0], add_special_tokens=False)
@@ -170,38 +159,30 @@ class HfTokenizer:
         return [one for one in token_ids if one not in shortest]
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of these tokens; the same that they give one by one."""
         return decode_tokens(self._pieces, token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
-        """The bytes of one token; b"" for ids that the vocabulary leaves out."""
         token = self._file.id_to_token(token_id)
         return b"" if token is None else self._decoder.token_bytes(token, at_start=at_start)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary writes it."""
         return self._file.token_to_id(token)
 
     def is_special(self, token_id: int) -> bool:
-        """True for control tokens."""
         return token_id in self._special_ids
 
     def is_control_to_llguidance(self, token_id: int) -> bool:
-        """True for what llguidance takes for a control token where it reads a tokenizer.json by itself.
-
-        Those are also added tokens of text, such as <tool_call>.
-        """
+        """True for control tokens of llguidance when it reads a tokenizer.json itself: also text such as <tool_call>."""
         return token_id in self._special_ids or token_id in self._bracketed_ids
 
     @cached_property
     def _adds_bos(self) -> bool:
-        """True if tokenizer.json's own rules put the bos token in front."""
         of_nothing = _encoded(lambda: self._file.encode("", add_special_tokens=True))
         return of_nothing.ids[:1] == [self.bos_token_id]
 
     @cached_property
     def _continuation_file(self) -> TokenizerFile:
-        """The tokenizer without the blank it implies at the beginning of a text; made only when it is needed."""
+        """The tokenizer without the blank it implies at the beginning of a text."""
         source = self._file.to_str()
         spec = json.loads(source)
         without = {
@@ -217,7 +198,6 @@ class HfTokenizer:
 
     @cached_property
     def _plain_file(self) -> TokenizerFile:
-        """The tokenizer to which special tokens are texts like others; made only when it is needed."""
         return _without_special(self._file)
 
     @cached_property
@@ -225,10 +205,7 @@ class HfTokenizer:
         return _without_special(self._continuation_file)
 
     def _register_special_tokens(self) -> None:
-        """Make the tokens special that only the files beside tokenizer.json call so, as Hugging Face does.
-
-        Tokens outside the vocabulary are left alone: the model has no rows for them.
-        """
+        """Make the tokens special that only the other files call so, like Hugging Face, if the model has rows for them."""
         known = {token.content for token in self._file.get_added_tokens_decoder().values() if token.special}
         named = dict.fromkeys((*self.facts.special_tokens.values(), *self.facts.extra_special_tokens))
         missing = [text for text in named if text not in known and self._file.token_to_id(text) is not None]
@@ -257,24 +234,21 @@ class HfTokenizer:
         return FimTokens(prefix, suffix, None, True, repository, file)
 
     def _first_id(self, names: Sequence[str]) -> int | None:
-        """The first of these tokens that the vocabulary has."""
         return next((one for name in names if (one := self._file.token_to_id(name)) is not None), None)
 
 
 def _keep_no_words(file: TokenizerFile) -> None:
-    """Switch off the library's memory of words that it has merged.
+    """Switch off the library's cache of merged words: merging a word again takes 0.4 microseconds per token.
 
-    It lies with the threads that encode and not with the tokenizer (0.23): up to 10,000 words in each, which nothing can
-    free once the tokenizer is gone. A server whose models come and go would only grow. Merging a word again takes about
-    0.4 microseconds per token.
+    It belongs to the threads that encode, not to the tokenizer (0.23): up to 10,000 words each, which nothing frees
+    when the tokenizer is gone.
     """
     resize = getattr(file.model, "_resize_cache", None)
-    if isinstance(file.model, BPE) and resize is not None:  # others keep theirs with the tokenizer
+    if isinstance(file.model, BPE) and resize is not None:  # other models' caches belong to the tokenizer
         resize(0)
 
 
 def _without_special(file: TokenizerFile) -> TokenizerFile:
-    """A copy that takes special tokens for texts."""
     copied = TokenizerFile.from_str(file.to_str())
     copied.no_truncation()
     copied.no_padding()
@@ -284,17 +258,14 @@ def _without_special(file: TokenizerFile) -> TokenizerFile:
 
 
 def words_pattern(words: Iterable[str]) -> str:
-    """A regular expression for any of these words, the longest where several begin at one place.
-
-    It reads each character of a text about once, however many words there are: a client chooses the text.
-    """
+    """A regular expression for any of these words, the longest first. It reads each character of a text about once."""
     by_first: dict[str, list[str]] = {}
     for word in words:
         by_first.setdefault(word[:1], []).append(word[1:])
     ends_here = by_first.pop("", None) is not None
     branches = []
     for first, rest in by_first.items():
-        low, high = min(rest), max(rest)  # what these two share, all do
+        low, high = min(rest), max(rest)  # all words share the beginning of these two
         size = next((i for i, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
         branches.append(re.escape(first + low[:size]) + words_pattern(one[size:] for one in rest))
     if not branches:
@@ -303,11 +274,11 @@ def words_pattern(words: Iterable[str]) -> str:
 
 
 def _ids(file: TokenizerFile, text: str, *, add_special_tokens: bool) -> list[int]:
-    # Lone surrogates, which JSON can carry, are not text; the library would raise.
+    # The library raises for lone surrogates, which JSON can have.
     text = _valid(text)
     if len(text) <= _LONG_CHARS:
         return _encoded(lambda: file.encode(text, add_special_tokens=add_special_tokens)).ids
-    # Other threads can work meanwhile only if the library is given a batch.
+    # The library releases the interpreter's lock only for batches.
     return _encoded(lambda: file.encode_batch_fast([text], add_special_tokens=add_special_tokens))[0].ids
 
 

@@ -1,8 +1,7 @@
-"""Tokenizers that come as a vocabulary and a list of merges: vocab.json beside merges.txt.
+"""Makes byte-level tokenizers from a vocabulary and a list of merges: vocab.json and merges.txt.
 
-Does: make a byte-level tokenizer of them. Does not: run a checkpoint's own code: the class that tokenizer_config.json names,
-which says how text is cut, must be one that is known here. Called at load time.
-Source: the classes of those names in transformers, and the tokenizer.json files that their fast forms write.
+Never runs a checkpoint's own code: the class in tokenizer_config.json, which defines how text is cut, must be known
+here. Source: the classes of those names in transformers, and the tokenizer.json files that their fast forms write.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ _CLASSES = (_QWEN, f"{_QWEN}Fast", _GPT2, f"{_GPT2}Fast")
 
 
 def read_merged_pairs(vocabulary: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of that file and of the merges beside it.
-
-    Raises: ValueError if there are none, they do not go together, or the class is not known.
-    """
+    """The tokenizer of that file and of the merges in its directory. Raises: ValueError."""
     kind = str(tokenizer_config.get("tokenizer_class") or "")
     if kind not in _CLASSES:
         raise ValueError(
@@ -56,7 +52,6 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 
 def _merges(path: Path) -> list[tuple[str, str]]:
-    """The pairs in their order; the first line may say the form's version, the last one may be empty."""
     lines = path.read_text(encoding="utf-8").split("\n")
     if lines[0].startswith("#version"):
         lines = lines[1:]

@@ -1,21 +1,17 @@
-"""Merges for byte-pair tokenizers that come as ranked tokens only, as SentencePiece and tiktoken write theirs.
-
-Does: list every pair of tokens that makes a token. Does not: read files. Called at load time.
-"""
+"""Lists merges for byte-pair tokenizers that come as ranked tokens only, as SentencePiece and tiktoken write theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-_LONGEST = 1 << 10  # characters of a token, several times what any has: the time for one grows with its square
-_MOST_CHARS = 1 << 25  # of all pairs; those of 256,000 tokens have some 5 million
+_LONGEST = 1 << 10  # characters of a token, several times any real one; time grows with the square
+_MOST_CHARS = 1 << 25  # of all pairs; 256,000 tokens have some 5 million
 
 
 def all_merges(tokens: Iterable[str], parts: Set[str]) -> list[tuple[str, str]]:
-    """The pairs that make each of `tokens`, which stand in the order in which they are made; halves are of `parts`.
+    """The pairs that make each of `tokens`, given in the order in which they are made; both halves are in `parts`.
 
-    These tokenizers join the neighbours whose whole has the best rank, however it is made: so every way to make it counts.
-    Raises: ValueError for tokens that are longer, or made of each other in more ways, than those of any vocabulary.
+    These tokenizers join the neighbours with the best rank of the whole, so every pair counts. Raises: ValueError.
     """
     merges: list[tuple[str, str]] = []
     lengths, num_chars = frozenset(map(len, parts)), 0

@@ -1,8 +1,4 @@
-"""Reads the content of a conversation's messages, and writes it in the two forms that chat templates take.
-
-Does: tell texts from pictures, join texts, put markers for pictures into a text. Does not: render, fetch or check addresses.
-Pure functions; called by the chat template and the service, on the event loop or a tokenise thread.
-"""
+"""Reads the content of a conversation's messages, and writes it in the two forms that chat templates take."""
 
 from __future__ import annotations
 
@@ -19,15 +15,12 @@ DETAILS: tuple[Detail, ...] = get_args(Detail)
 
 
 class PicturePart(NamedTuple):
-    """A picture in a message. `path`: where it stands in the conversation, for errors."""
-
     path: str
     url: str
     detail: Detail
 
     @property
     def address_path(self) -> str:
-        """The name of its address."""
         return f"{self.path}.image_url.url"
 
 
@@ -35,7 +28,7 @@ Part = str | PicturePart
 
 
 def picture_parts(messages: Sequence[Mapping[str, Any]]) -> list[PicturePart]:
-    """The pictures of a conversation in their order. Raises: InvalidRequest for content that is none."""
+    """The pictures of a conversation in order. Raises: InvalidRequest for malformed content."""
     return [
         part
         for position, message in enumerate(messages)
@@ -46,7 +39,7 @@ def picture_parts(messages: Sequence[Mapping[str, Any]]) -> list[PicturePart]:
 
 
 def read_content(content: Any, position: int) -> list[Part]:
-    """The texts and pictures of the message at `position`. Raises: InvalidRequest naming the part that is neither."""
+    """The texts and pictures of the message at `position`. Raises: InvalidRequest with the malformed part."""
     if content is None or isinstance(content, str):
         return [content] if content else []
     path = f"messages[{position}].content"
@@ -57,11 +50,7 @@ def read_content(content: Any, position: int) -> list[Part]:
 
 
 def as_text(parts: Sequence[Part], markers: Sequence[str], found: Sequence[str], position: int) -> str:
-    """The parts as one text, for templates that take no others. `markers`: those of the message's pictures.
-
-    The text may hold them, `found` are those that it holds; the others come before it, each on a line.
-    Source: LMI's chat handler. Raises: InvalidRequest if it holds one more often than there are pictures for it.
-    """
+    """The parts as one text, after the `markers` of pictures that are not in it (`found`). Raises: InvalidRequest."""
     if not markers:
         return joined_text(parts)
     text, lines, there = joined_text(parts), list[str](), Counter(found)
@@ -78,7 +67,6 @@ def as_text(parts: Sequence[Part], markers: Sequence[str], found: Sequence[str],
 
 
 def as_parts(parts: Sequence[Part]) -> list[dict[str, str]]:
-    """The parts as templates take them, neighbouring texts joined."""
     fitted: list[dict[str, str]] = []
     for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
         neighbours = list(run)
@@ -90,17 +78,14 @@ def as_parts(parts: Sequence[Part]) -> list[dict[str, str]]:
 
 
 def joined_text(parts: Sequence[Part]) -> str:
-    """All texts among the parts."""
     return PART_SEPARATOR.join(part for part in parts if isinstance(part, str))
 
 
 def num_pictures_in(parts: Sequence[Part]) -> int:
-    """The number of pictures among the parts."""
     return sum(isinstance(part, PicturePart) for part in parts)
 
 
 def refuse_pictures(parts: Sequence[Part]) -> None:
-    """Raises: TextOnly for the first picture among the parts."""
     for part in parts:
         if isinstance(part, PicturePart):
             message = f"{part.path} of type image_url is not supported: this model takes text only"

@@ -1,8 +1,4 @@
-"""Reads the JSON files beside a model's weights that say how its text works.
-
-Does: merge tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json into facts about
-special tokens and chat templates. Does not: interpret templates or tokens. Called at load time by `hf_tokenizer`.
-"""
+"""Reads the JSON files of a model about its text: special tokens and chat templates. Called at load time."""
 
 from __future__ import annotations
 
@@ -15,19 +11,17 @@ from typing import Any
 from dragoman.errors import ModelError
 from dragoman.files.model_texts import model_text
 
-_FIM_KEY = "fim_token_ids"  # of the server's own: what is made of a GGUF file has it
+_FIM_KEY = "fim_token_ids"  # our own key, in texts made from GGUF files
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """The contents of the files. `special_tokens`: by the names that chat templates use; `extra_special_tokens` have no
-    name.
+    """The contents of the files. `special_tokens`: by the names that chat templates use; `chat_templates`: by name.
 
-    `eos_token_ids`, `bos_token_id`: from the generation config, else from the model's config. `chat_templates`: by name.
-    `add_bos_token`: whether prompts begin with the bos token; None = tokenizer.json alone decides. `fim_token_ids`: the
-    marks of fill-in-the-middle prompts by the names of `FimTokens`, where the file says which they are, as GGUF does.
+    `add_bos_token`: None = tokenizer.json alone decides. `fim_token_ids`: by the names of `FimTokens`, from a GGUF
+    file.
     """
 
     special_tokens: Mapping[str, str]
@@ -40,10 +34,7 @@ class TextFiles:
 
 
 def read_text_files(model_dir: Path) -> TextFiles:
-    """The facts of the model in `model_dir`; files that are not there say nothing.
-
-    Raises: ValueError naming a file that is not a JSON object.
-    """
+    """The facts of the model in `model_dir`; files may be missing. Raises: ValueError for a malformed file."""
     tokenizer_config = _read_json(model_dir, "tokenizer_config.json")
     special_map = _read_json(model_dir, "special_tokens_map.json")
     generation = _read_json(model_dir, "generation_config.json")
@@ -60,7 +51,6 @@ def read_text_files(model_dir: Path) -> TextFiles:
 
 
 def tokenizer_config(model_dir: Path) -> dict[str, Any]:
-    """The contents of tokenizer_config.json. Raises: ValueError if it is not a JSON object."""
     return _read_json(model_dir, "tokenizer_config.json")
 
 
@@ -79,7 +69,7 @@ def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part about text; models that also see images keep it apart."""
+    """The part about text; multimodal models keep it apart."""
     nested = config.get("text_config", config.get("llm_config"))
     if not isinstance(nested, dict):
         return config
@@ -87,7 +77,6 @@ def _text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _token_text(value: Any) -> str | None:
-    """A token is written as a string or as an object that holds it."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) and text else None
 
@@ -106,21 +95,20 @@ def _extra_tokens(source: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _token_ids(source: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """An id, a list of ids, or nothing."""
     value = source.get(name)
     values = value if isinstance(value, list) else [value]
     return tuple(token_id for token_id in values if isinstance(token_id, int))
 
 
 def _add_bos_token(tokenizer_config: Mapping[str, Any]) -> bool | None:
-    """The switch, where Hugging Face obeys it: an explicit yes, or a no of the classes that apply it to tokenizer.json."""
+    """The switch, if Hugging Face obeys it: an explicit yes, or a no of the classes that apply it to tokenizer.json."""
     value = tokenizer_config.get("add_bos_token")
     obeys = str(tokenizer_config.get("tokenizer_class", "")).startswith(("Llama", "Gemma", "Cohere", "CodeLlama"))
     return bool(value) if value is not None and (value or obeys) else None
 
 
 def _chat_templates(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """Templates by name; a file of its own goes before tokenizer_config.json."""
+    """Templates by name; separate files precede tokenizer_config.json."""
     templates: dict[str, str] = {}
     for source in (tokenizer_config, _read_json(model_dir, "chat_template.json")):
         given = source.get("chat_template")

@@ -1,9 +1,4 @@
-"""Tokenizers of models that have no tokenizer.json: SentencePiece's tokenizer.model, tiktoken's files, tekken.json,
-vocab.json with merges.txt, BERT's vocab.txt.
-
-Does: find the file, have it translated, add the tokens that the files beside it name. Does not: know the formats. Called by
-`load_tokenizer`, at load time.
-"""
+"""Finds and reads the tokenizers of models without a tokenizer.json, and adds the tokens that other files name."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ _NAMES = (_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME, _WORDPIECE_NAME)
 
 
 def tokenizer_file(model_dir: Path) -> Path:
-    """The file that holds the model's tokenizer, where there is no tokenizer.json. Raises: ValueError if there is none."""
+    """The file of the model's tokenizer if there is no tokenizer.json. Raises: ValueError if there is none."""
     for name in _NAMES:
         if (model_dir / name).is_file():
             return model_dir / name
@@ -47,7 +42,7 @@ def tokenizer_file(model_dir: Path) -> Path:
 
 
 def read_tokenizer(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer in a file that `tokenizer_file` found. Raises: ValueError saying what cannot be used."""
+    """The tokenizer in a file that `tokenizer_file` found. Raises: ValueError for unusable content."""
     added = _added_tokens(path.parent, tokenizer_config)
     if path.name == _TEKKEN_NAME:
         tokenizer = read_tekken(path)
@@ -70,7 +65,6 @@ def read_tokenizer(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer
 
 
 def _added_tokens(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """The tokens that added_tokens.json and tokenizer_config.json name, by id."""
     found: dict[int, AddedToken] = {}
     path = model_dir / "added_tokens.json"
     if path.is_file():
@@ -83,10 +77,7 @@ def _added_tokens(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dict[
 
 
 def _renamed(model: SentencePieceModel, added: Mapping[int, AddedToken]) -> SentencePieceModel:
-    """The model, whose pieces of these ids are called as the files beside it call them.
-
-    InternLM2 put the tokens of its chats in the places of pieces that it had kept free, as Hugging Face's class reads them.
-    """
+    """The model with pieces renamed as in the other files: InternLM2 put its chat tokens in unused places."""
     texts = {piece.text for piece in model.pieces}
     pieces = [
         replace(piece, text=added[token_id].content)
@@ -98,7 +89,6 @@ def _renamed(model: SentencePieceModel, added: Mapping[int, AddedToken]) -> Sent
 
 
 def _add(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> None:
-    """Add these tokens, each of which must get its id. Raises: ValueError for one that would get another."""
     for token_id, token in sorted(added.items()):
         if token.special:
             tokenizer.add_special_tokens([token])
@@ -112,7 +102,7 @@ def _add(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> None:
 
 
 def _begin_with_bos(tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any]) -> None:
-    """Prompts begin with the bos token, as Hugging Face's classes for such files have it, unless a file says no."""
+    """Prompts begin with the bos token, as in Hugging Face's classes for such files, unless a file says no."""
     bos = tokenizer_config.get("bos_token") or "<s>"
     text = str(bos.get("content") if isinstance(bos, dict) else bos)
     token_id = tokenizer.token_to_id(text)

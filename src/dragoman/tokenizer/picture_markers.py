@@ -1,8 +1,4 @@
-"""Markers of pictures in a rendered prompt: the same text for each, or one with the picture's number in it.
-
-Does: write markers, find them in a text. Does not: know models, or count pictures. Pure; used by chat templates and by the
-service, on any thread.
-"""
+"""Markers of pictures in a rendered prompt: the same text for each, or one with the picture's number in it."""
 
 from __future__ import annotations
 
@@ -22,11 +18,9 @@ class PictureMarker:
         self._pattern = re.compile(re.escape(before) + digits + re.escape(after))
 
     def of(self, first: int, count: int) -> list[str]:
-        """The markers of `count` pictures, the first of which has the number `first`."""
         return [self._text.replace(NUMBER, str(number), 1) for number in range(first, first + count)]
 
     def found(self, text: str) -> list[str]:
-        """Those in a text, in their order, whether there are such pictures or not."""
         return [match[0] for match in self._pattern.finditer(text)]
 
     def split(self, text: str) -> tuple[list[str], list[int]]:
@@ -35,7 +29,6 @@ class PictureMarker:
         return pieces[::2], [int(number) - 1 if number else place for place, number in enumerate(pieces[1::2])]
 
     def wanted(self, count: int) -> str:
-        """The markers that a prompt with `count` pictures must hold, in words."""
         if not self.is_numbered:
             return f"{count} times {self._text}"
         markers = self.of(1, count)

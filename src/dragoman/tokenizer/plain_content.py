@@ -1,11 +1,8 @@
-"""Keeps what clients write into a conversation from becoming control tokens.
+"""Keeps clients' texts in a conversation from becoming control tokens.
 
-Does: put placeholders for the texts of control tokens into all that a client sent, before it is rendered; tokenise what lies
-around a placeholder in the rendered prompt as plain text. Does not: render. Used by the preparer, on the event loop or its
-threads.
-
-A prompt is cut at the control tokens that the template itself has written. Pieces without a placeholder are tokenised as
-they always are; those with one by a tokenizer that knows no control tokens, once the placeholders are texts again.
+Placeholders replace the texts of control tokens before rendering. The rendered prompt is cut at the control tokens that
+the template has written. Pieces with a placeholder get their text back, and a tokenizer without control tokens encodes
+them.
 """
 
 from __future__ import annotations
@@ -21,20 +18,18 @@ from dragoman.errors import InvalidRequest
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, words_pattern
 from dragoman.types import ChatPrompt
 
-_PRIVATE_USE = range(0xE001, 0xF8FF)  # 0xE000 marks where a last message is continued
-_AS_SENT = frozenset(("image_url",))  # of messages: pictures, which no template writes
+_PRIVATE_USE = range(0xE001, 0xF8FF)  # 0xE000 marks the end of a continued message
+_AS_SENT = frozenset(("image_url",))  # pictures, which no template writes
 
 
 class PlainContent:
-    """For the model with that tokenizer. Immutable: every thread may use it."""
-
     def __init__(self, tokenizer: HfTokenizer) -> None:
         self.tokenizer = tokenizer
         controls = tokenizer.control_tokens
         self._controls = re.compile(words_pattern(controls)) if controls else None
 
     def hidden(self, prompt: ChatPrompt) -> tuple[ChatPrompt, HiddenControls | None]:
-        """The conversation with placeholders, and what knows them; None = no text in it is a control token's."""
+        """The conversation with placeholders, and their meaning; None = it has no text of a control token."""
         if self._controls is None:
             return prompt, None
         sent = (prompt.messages, prompt.tools, prompt.template_kwargs)
@@ -54,7 +49,7 @@ class PlainContent:
 
     @cached_property
     def begins_anew(self) -> bool:
-        """True if a text behind a control token is tokenised as at the beginning of a prompt, with an implied blank."""
+        """True if text after a control token is encoded as at the beginning of a prompt, with an implied blank."""
         control = next(iter(self.tokenizer.control_tokens))
         own = self.tokenizer.encode(control, add_special_tokens=False)
         after = self.tokenizer.encode(f"{control}a", add_special_tokens=False)
@@ -62,7 +57,7 @@ class PlainContent:
 
 
 class HiddenControls:
-    """The placeholders of one conversation: the text's number between two marks."""
+    """The placeholders of one conversation: a number between two marks."""
 
     def __init__(self, plain: PlainContent, controls: re.Pattern[str], mark: str) -> None:
         self._plain = plain
@@ -72,7 +67,6 @@ class HiddenControls:
         self._placeholder = re.compile(f"{mark}([0-9]+){mark}")
 
     def put(self, value: Any) -> Any:
-        """The value with placeholders in all of its texts."""
         match value:
             case str():
                 return self._controls.sub(self._placeholder_of, value)
@@ -84,7 +78,7 @@ class HiddenControls:
                 return value
 
     def shown(self, text: str) -> str:
-        """A rendered text with what the client wrote. Raises: InvalidRequest if the template has changed a placeholder."""
+        """A rendered text with the client's words. Raises: InvalidRequest if the template has changed a placeholder."""
         texts = list(self._numbers)
         found = self._placeholder.sub(lambda match: texts[int(match[1])] if int(match[1]) < len(texts) else "", text)
         if self._mark in found:
@@ -96,7 +90,6 @@ class HiddenControls:
         return found
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a rendered text, or a part of it."""
         tokenizer, ids, begin, ordinary = self._plain.tokenizer, list[int](), 0, 0
         pieces = self._pieces(text)
         for piece, before, after in zip(pieces, ("", *pieces), (*pieces[1:], ""), strict=False):
@@ -114,13 +107,12 @@ class HiddenControls:
         return ids
 
     def _stripped(self, text: str, before: str, after: str) -> str:
-        """A piece without the white space that the control tokens beside it take in."""
+        """A piece without the white space that the control tokens beside it absorb."""
         tokens = self._plain.tokenizer.control_tokens
         text = text.lstrip() if before in tokens and tokens[before].rstrip else text
         return text.rstrip() if after in tokens and tokens[after].lstrip else text
 
     def _pieces(self, text: str) -> list[str]:
-        """The text, cut at the control tokens in it, which are pieces as well."""
         pieces, begin = [], 0
         for match in self._controls.finditer(text):
             pieces += [text[begin : match.start()], match[0]]
@@ -133,7 +125,6 @@ class HiddenControls:
 
 
 def _texts_of(value: Any) -> list[str]:
-    """All texts in the value that may hold a client's words."""
     match value:
         case str():
             return [value]

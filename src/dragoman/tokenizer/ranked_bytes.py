@@ -1,7 +1,6 @@
-"""Tokenizers that come as ranked byte strings: tiktoken's files, and Mistral's tekken.json.
+"""Makes byte-level tokenizers from ranked byte strings: tiktoken's files, and Mistral's tekken.json.
 
-Does: read ranks, make a byte-level tokenizer of them. Does not: run a checkpoint's own code, which would tell the pattern
-that cuts text: it must be one that is known here, or stand in the file. Called at load time.
+Never runs a checkpoint's own code: the pattern that cuts text must be known here, or be in the file.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ _KIMI = (
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A tokenizer class whose code is known. `specials`: its tokens behind the ranks, in their order.
-
-    `num_reserved`: how many tokens there are behind the ranks; those that no file names are called `reserved`, with the id.
-    """
+    """A tokenizer class whose code is known. `specials`: its tokens after the ranks; unnamed ones are called `reserved`."""
 
     pattern: str
     specials: Sequence[str] = ()
@@ -55,14 +51,10 @@ _KNOWN: Mapping[str, _Known] = {
 }
 
 PATTERNS: Mapping[str, str] = {name: known.pattern for name, known in _KNOWN.items()}
-"""Where text is cut, by tokenizer class."""
 
 
 def read_tiktoken(path: Path, tokenizer_class: str, names: Mapping[int, str]) -> Tokenizer:
-    """The tokenizer of a tiktoken file. `names`: what other files call the tokens behind the ranks, by id.
-
-    Raises: ValueError for a file that is none, or a class whose pattern is not known.
-    """
+    """The tokenizer of a tiktoken file. `names`: of the tokens after the ranks, by id. Raises: ValueError."""
     known = _KNOWN.get(tokenizer_class)
     if known is None:
         allowed = ", ".join(_KNOWN)
@@ -80,7 +72,7 @@ def read_tiktoken(path: Path, tokenizer_class: str, names: Mapping[int, str]) ->
 
 
 def read_tekken(path: Path) -> Tokenizer:
-    """The tokenizer of a tekken.json, whose special tokens come first. Raises: ValueError for a file that is none."""
+    """The tokenizer of a tekken.json, whose special tokens come first. Raises: ValueError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         facts = content["config"]
@@ -96,7 +88,6 @@ def read_tekken(path: Path) -> Tokenizer:
 
 
 def looks_like_tiktoken(data: bytes) -> bool:
-    """True if the first line is a base64 text and a number."""
     try:
         return bool(_read_ranks(data.partition(b"\n")[0], is_whole=False))
     except ValueError:
@@ -121,14 +112,13 @@ def _read_ranks(data: bytes, *, is_whole: bool = True) -> list[bytes]:
 
 
 def _in_order(behind: Mapping[int, str], begin: int) -> list[str]:
-    """The tokens behind the ranks. Raises: ValueError if one has an id that leaves a gap."""
     if behind and sorted(behind) != list(range(begin, begin + len(behind))):
         raise ValueError(f"the tokens after the ranks must have consecutive ids from {begin} on")
     return [text for _, text in sorted(behind.items())]
 
 
 def _tokenizer(ranks: Sequence[bytes], pattern: str, before: Sequence[str], behind: Sequence[str]) -> Tokenizer:
-    """A byte-level tokenizer: special tokens, the ranked byte strings, special tokens. A whole piece is looked up first."""
+    """A byte-level tokenizer of special tokens, ranked byte strings, special tokens. It looks whole pieces up first."""
     letters = {byte: letter for letter, byte in byte_level_alphabet().items()}
     texts = ["".join(letters[byte] for byte in token) for token in ranks]
     tokens = [*before, *texts]

@@ -1,11 +1,7 @@
-"""The tokenizer of a SentencePiece model, as the `tokenizers` library runs it.
+"""Translates a SentencePiece model (BPE or Unigram) for the `tokenizers` library.
 
-Does: translate BPE and Unigram models with their normaliser, byte fallback and symbols of their own. Does not: read the
-file's format (`sentencepiece_model`), or add tokens of other files (`other_files`). Called at load time.
-
-What cannot be translated is refused by name. Two things differ, as in every tokenizer.json made of such a model. Of two
-ways to cut a text with equal scores Unigram may take the other one. Rules of the normaliser for a part of several joined
-characters (a letter under three accents) are not applied to that part.
+Two things differ. Of two cuts with equal scores Unigram may choose the other one. Rules of the normaliser for a part of
+several joined characters (a letter under three accents) are not applied to that part.
 """
 
 from __future__ import annotations
@@ -20,14 +16,11 @@ from dragoman.tokenizer.sentencepiece_model import BPE, UNIGRAM, Piece, PieceTyp
 from dragoman.tokenizer.soundness import check_charsmap, check_unigrams
 
 BLANK = "▁"
-_BYTE_PIECE = "(?<=<0x[0-9A-F])[0-9A-F](?=>)"  # what keeps a text that reads like a byte's piece from becoming one
+_BYTE_PIECE = "(?<=<0x[0-9A-F])[0-9A-F](?=>)"  # cuts texts that look like a byte's piece
 
 
 def tokenizer_of(model: SentencePieceModel, *, blank_everywhere: bool = True) -> Tokenizer:
-    """The tokenizer. `blank_everywhere`: text behind a special token begins with a blank as well as the first, if any does.
-
-    Raises: ValueError for what cannot be translated.
-    """
+    """The tokenizer. `blank_everywhere`: text after a special token begins with a blank too. Raises: ValueError."""
     _check(model)
     symbols = sorted((model.pieces[i].text for i in model.ids_of(PieceType.USER_DEFINED)), key=len, reverse=True)
     tokenizer = Tokenizer(_bpe(model, bool(symbols)) if model.model_type == BPE else _unigram(model))
@@ -41,7 +34,7 @@ def tokenizer_of(model: SentencePieceModel, *, blank_everywhere: bool = True) ->
         cuts.append(pre_tokenizers.Metaspace(BLANK, prepend_scheme="first", split=False))
     if symbols and model.model_type == BPE:
         cuts.append(pre_tokenizers.Split(Regex("|".join(re.escape(symbol) for symbol in symbols)), "isolated"))
-    if _has_all_bytes(model) and (symbols or model.model_type == UNIGRAM):  # else pieces are only what merges make
+    if _has_all_bytes(model) and (symbols or model.model_type == UNIGRAM):  # otherwise only merges make pieces
         cuts.append(pre_tokenizers.Split(Regex(_BYTE_PIECE), "isolated"))
     if cuts:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
@@ -71,7 +64,7 @@ def _check(model: SentencePieceModel) -> None:
 
 
 def _bpe(model: SentencePieceModel, has_symbols: bool) -> Any:
-    """Pieces are made in the order of their scores; of two with the same score the one with the lower id goes first."""
+    """Pieces are made in the order of their scores; of two equal scores the lower id goes first."""
     vocabulary = {piece.text: token_id for token_id, piece in enumerate(model.pieces)}
     normal = [model.pieces[token_id] for token_id in model.ids_of(PieceType.NORMAL)]
     made = [piece.text for piece in sorted(normal, key=lambda piece: -piece.score)]
@@ -81,7 +74,7 @@ def _bpe(model: SentencePieceModel, has_symbols: bool) -> Any:
         unk_token=_unknown(model),
         fuse_unk=True,
         byte_fallback=_has_all_bytes(model),
-        ignore_merges=has_symbols,  # symbols are pieces that no merges make
+        ignore_merges=has_symbols,  # merges do not make symbols
     )
 
 
@@ -95,7 +88,7 @@ def _unigram(model: SentencePieceModel) -> Any:
 
 
 def _score(piece: Piece, highest: float) -> float:
-    """A symbol of the model's own is better than any pieces that its bytes could be; the scores of others do not matter."""
+    """A user-defined symbol beats any pieces of its bytes; the scores of other types do not matter."""
     if piece.type == PieceType.USER_DEFINED:
         return len(piece.text.encode()) * highest - 0.1
     return piece.score if piece.type == PieceType.NORMAL else 0.0
@@ -116,7 +109,7 @@ def _has_all_bytes(model: SentencePieceModel) -> bool:
 def _normalizer(model: SentencePieceModel, blank_everywhere: bool) -> Any:
     steps: list[Any] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     if model.removes_extra_blanks:
-        # In this order: looking for many blanks at the end takes time with the square of blanks elsewhere.
+        # In this order: searching many blanks at the end takes time with the square of blanks elsewhere.
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
     if model.adds_dummy_prefix and blank_everywhere:
         steps.append(normalizers.Prepend(BLANK))
@@ -125,7 +118,7 @@ def _normalizer(model: SentencePieceModel, blank_everywhere: bool) -> Any:
 
 
 def _check_symbols(symbols: list[str], model: SentencePieceModel) -> None:
-    """SentencePiece does not normalise symbols of its own; the library would."""
+    """SentencePiece does not normalise user-defined symbols; the library would."""
     if not model.charsmap:
         return
     charsmap = normalizers.Precompiled(model.charsmap)

@@ -1,9 +1,5 @@
-"""The contents of a SentencePiece model, the file tokenizer.model.
+"""Reads a SentencePiece model, the file tokenizer.model, with bounds checked.
 
-Does: read the part of the protobuf message that says how text becomes pieces, with bounds checked. Does not: tokenise, which
-`sentencepiece` does with it. Called at load time.
-
-The message has five fields that matter: a reader of the wire format is shorter than what it takes to use a package for it.
 Source: sentencepiece_model.proto of SentencePiece; the encoding page of Protocol Buffers.
 """
 
@@ -19,8 +15,6 @@ Field: TypeAlias = int | bytes
 
 
 class PieceType(IntEnum):
-    """The type of a piece."""
-
     NORMAL = 1
     UNKNOWN = 2
     CONTROL = 3
@@ -29,13 +23,11 @@ class PieceType(IntEnum):
     BYTE = 6
 
 
-UNIGRAM, BPE = 1, 2  # of the types of models those that are used for language models
+UNIGRAM, BPE = 1, 2  # the model types of language models
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token."""
-
     text: str
     score: float
     type: PieceType
@@ -43,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """The contents of a SentencePiece file. `charsmap`: the normaliser's rules in its own form, b"" = text stays."""
+    """The contents of a SentencePiece file. `charsmap`: the normaliser's rules in its own form, b"" = none."""
 
     pieces: tuple[Piece, ...]
     model_type: int = UNIGRAM
@@ -54,12 +46,10 @@ class SentencePieceModel:
     blank_is_suffix: bool = False
 
     def ids_of(self, *types: PieceType) -> list[int]:
-        """The tokens of these types."""
         return [token_id for token_id, piece in enumerate(self.pieces) if piece.type in types]
 
 
 def read_model(data: bytes) -> SentencePieceModel:
-    """The model in these bytes. Raises: ValueError if they are none."""
     pieces: list[Piece] = []
     trainer: dict[int, Field] = {}
     normalizer: dict[int, Field] = {}
@@ -95,7 +85,6 @@ def _piece(fields: dict[int, Field]) -> Piece:
 
 
 def _message(value: Field) -> dict[int, Field]:
-    """The fields of a message; of a field that is there twice the last, as the format has it."""
     if not isinstance(value, bytes):
         raise ValueError("a message is expected where a number is")
     return dict(_fields(value))
@@ -116,7 +105,7 @@ def _bytes(fields: dict[int, Field], number: int) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
-    """Field numbers and values: numbers for varints, else the bytes. Raises: ValueError if the bytes end within a field."""
+    """Field numbers and values: numbers for varints, else the bytes. Raises: ValueError."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)

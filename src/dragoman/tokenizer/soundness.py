@@ -1,9 +1,8 @@
-"""Says whether what a tokenizer does to texts, apart from its vocabulary, can be trusted with memory and time.
+"""Checks that a tokenizer, apart from its vocabulary, takes bounded memory and time. Called at load time, on any
+thread.
 
-Does: bound how much longer a text can become, step by step; have what is not known by name tried in a process that the
-kernel limits (`trial`). Does not: load tokenizers. Called at load time, on any thread.
-
-The library grows texts without bounds, and a text it runs out of memory on ends the whole process.
+The library grows texts without bounds, and if memory runs out the whole process ends. So each step's growth is bounded,
+and unknown steps are tried in a process that the kernel limits (`trial`).
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from dragoman.tokenizer.trial import Refused, try_parts
 
 MOST_GROWTH = 64
 _MOST_STEPS = 64
-_MOST_PIECES = 64  # of what stands around a text
-_MOST_UNIGRAM_CHARS = 4 << 20  # of all tokens together: each takes up to 330 bytes of the library; mT5's have 2 million
+_MOST_PIECES = 64  # around a text
+_MOST_UNIGRAM_CHARS = 4 << 20  # of all tokens; each takes the library up to 330 bytes; mT5 has 2 million
 _LISTS = ("normalizers", "pretokenizers", "processors")
 
-# Steps that make no text longer than a few times, however often they are there.
+# Steps that make texts at most a few times longer, however often they occur.
 _PLAIN = frozenset((
     "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "BertNormalizer",
     "Metaspace", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Punctuation", "Digits", "CharDelimiterSplit",
@@ -41,17 +40,14 @@ _PATTERNS = frozenset(
             for part in kind.parts
             if "Regex" in part.get("pattern", ())
         ),
-        *(" {2,}", r"\A | \z"),  # of SentencePiece's blanks
+        *(" {2,}", r"\A | \z"),  # for SentencePiece's blanks
         # Of the bundled models.
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+",
     )
 )
-"""Regular expressions that take time in proportion to the text."""
 
 
 class _File(msgspec.Struct):
-    """A tokenizer.json. What it says of truncation and padding is not wanted."""
-
     model: msgspec.Raw
     version: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     added_tokens: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -66,10 +62,7 @@ class _Unigram(msgspec.Struct):
 
 
 def checked_file(text: str) -> str:
-    """A tokenizer.json as the library may read it: exactly what was looked at, whatever the file says twice.
-
-    Raises: ValueError saying what is not safe to use.
-    """
+    """A tokenizer.json for the library: exactly the checked content, even if it has keys twice. Raises: ValueError."""
     try:
         file = msgspec.json.decode(text, type=_File)
         check_unigrams(piece for piece, _ in _unigrams(file.model))
@@ -80,10 +73,9 @@ def checked_file(text: str) -> str:
 
 
 def _unigrams(model: msgspec.Raw) -> list[tuple[str, float]]:
-    """The vocabulary of a Unigram model, nothing of any other."""
     try:
         return msgspec.json.decode(model, type=_Unigram).vocab
-    except msgspec.ValidationError:  # another model's is an object
+    except msgspec.ValidationError:  # other models have an object
         return []
 
 
@@ -95,7 +87,7 @@ def check_unigrams(pieces: Iterable[str]) -> None:
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Raises: ValueError if what these parts do to a text is not safe. `parts`: by their names in a tokenizer.json."""
+    """Raises: ValueError for unsafe parts. `parts`: by their names in a tokenizer.json."""
     try:
         steps = [step for part in parts.values() for step in _steps(part)]
         growth = prod(map(_growth, steps))
@@ -113,14 +105,13 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 
 def check_charsmap(charsmap: bytes) -> None:
-    """Raises: ValueError if the library would read behind its end."""
+    """Raises: ValueError if the library would read beyond its end."""
     size = int.from_bytes(charsmap[:4], "little")
     if size % 4 or size > len(charsmap) - 4:
         raise ValueError(f"its table of characters has {len(charsmap)} bytes, but declares {size}")
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps of a part, one after the other."""
     if part is None:
         return
     if part["type"] != "Sequence":
@@ -132,7 +123,7 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """The factor by which a text may become longer, beyond a few characters."""
+    """The factor by which a text may become longer, apart from a few characters."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1.0, len(new.encode()) / len(old.encode()))

@@ -1,10 +1,7 @@
-"""Finds stop strings in text that grows token by token, and tells how much of it must not be shown yet.
-
-Does: earliest match across tokens, the held tail, the same test on token ids for engines that rank sequences.
-Does not: cut tokens (`generation.sequence_text` does). `StopScanner` has one owner; `StopOnTokens` serves engine threads.
+"""Finds stop strings in text that grows token by token, and the part of it that must not be shown yet.
 
 A match ends where any stop string becomes complete first; of several that end there, the longest counts, as it starts
-earliest.
+earliest. `StopScanner` has one owner; `StopOnTokens` serves engine threads.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from dragoman.types import Unsearched
 
 
 class StopMatch(NamedTuple):
-    """A stop string in the text, counted in characters from where the scanner's tail began before the last `push`."""
+    """A stop string in the text, in characters from the beginning of the scanner's tail before the last `push`."""
 
     stop: str
     start: int
@@ -25,17 +22,14 @@ class StopMatch(NamedTuple):
 
 
 class StopScanner:
-    """Watches one sequence's text. `tail` is the end of the text that may still become a stop string.
-
-    The tail is the longest end of the text with which some stop string begins, so no later match starts before it.
-    """
+    """Watches one sequence's text. `tail`: the longest end of the text that may still become a stop string."""
 
     __slots__ = ("_first_characters", "_stops", "tail")
 
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise ValueError("a stop string must not be empty")
-        self._stops = sorted(stops, key=len, reverse=True)  # the longest first: it wins where several end together
+        self._stops = sorted(stops, key=len, reverse=True)  # of several that end together, the longest wins
         self._first_characters = frozenset(stop[0] for stop in stops)
         self.tail = ""
 
@@ -53,7 +47,6 @@ class StopScanner:
         self.tail = self._open_tail(self.tail + text)
 
     def _match(self, seen: str) -> StopMatch | None:
-        """The earliest match in `seen` that is complete only with what follows the tail."""
         best: StopMatch | None = None
         for stop in self._stops:
             start = seen.find(stop, max(0, len(self.tail) - len(stop) + 1))
@@ -69,7 +62,7 @@ class StopScanner:
 
 
 def _open_position(seen: str, stop: str) -> int:
-    """The start of the longest end of `seen` that is a beginning of `stop`, but not all of it; len(seen) if none is."""
+    """The start of the longest end of `seen` that is a proper beginning of `stop`; len(seen) if none is."""
     position = max(0, len(seen) - len(stop) + 1)
     while (position := seen.find(stop[0], position)) >= 0:
         if stop.startswith(seen[position:]):
@@ -79,10 +72,7 @@ def _open_position(seen: str, stop: str) -> int:
 
 
 class StopOnTokens:
-    """A `types.StopCriterion`: True if the last token completes a stop string. Stateless; looks at the last few tokens only.
-
-    `min_tokens`: matches of fewer tokens do not count, nor do those in the `unsearched` parts of the text.
-    """
+    """Implements `types.StopCriterion`. Matches before `min_tokens` or in the `unsearched` parts do not count."""
 
     def __init__(
         self,
@@ -104,7 +94,6 @@ class StopOnTokens:
         self._marks = frozenset((*self._ends, *self._ends.values(), self._inside.encode()))
 
     def __call__(self, token_ids: Sequence[int]) -> bool:
-        """True if the sequence of these generated tokens ends here."""
         if len(token_ids) < max(1, self._min_tokens):
             return False
         last = self._bytes(token_ids[-1])
@@ -119,7 +108,6 @@ class StopOnTokens:
         return bool(starts) and (not self._ends or self._is_searched(token_ids, len(window) - min(starts)))
 
     def _is_searched(self, token_ids: Sequence[int], num_last: int) -> bool:
-        """True if the last `num_last` bytes of the text begin in a part that is searched; reads the whole text."""
         text = b"".join(map(self._bytes, token_ids))
         place, position, end = len(text) - num_last, 0, self._inside.encode()
         while True:

@@ -1,10 +1,8 @@
-"""The Jinja in which chat templates run: Jinja's immutable sandbox, with Hugging Face's extras.
+"""The Jinja in which chat templates run: Jinja's immutable sandbox, with the extras of Hugging Face's "Chat templates"
+pages.
 
-Does: compile a template, render it, tell what went wrong; and, as a process of its own (`main`), do so within limits that
-the kernel holds. Does not: know messages or roles (`chat_template` does), or start that process (`template_process` does),
-which therefore imports no more than this file does. The sandbox keeps a template away from the process it runs in; only the
-limits of the process bound its time and memory.
-Source of the extras: the "Chat templates" pages of the Hugging Face transformers documentation.
+Also the program of the process that renders within limits of the kernel (`main`); it imports no more than this file
+does. The sandbox keeps a template away from its process; only the process's limits bound time and memory.
 """
 
 from __future__ import annotations
@@ -26,22 +24,19 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LENGTH_BYTES = 8  # before each message between a server and the process
-TEXT, LIMIT, REJECTION, FAILURE = b"TLRF"  # the kinds of answers, in their first byte
-LAST, MORE = b"\0\1"  # in their second: whether the process ends after it
+TEXT, LIMIT, REJECTION, FAILURE = b"TLRF"  # the kinds of answers, their first byte
+LAST, MORE = b"\0\1"  # their second byte: the process ends, or continues
 
-_CHANNEL = 0  # the socket that the process finds in the place of its standard input
-_MOST_TEMPLATES = 16  # that the process keeps compiled
-_MOST_GROWTH = 128 << 20  # bytes; a process that has grown by more ends, which gives them back
-_MOST_WORDS = 4_000  # of what a template raises
+_CHANNEL = 0  # the socket, in place of the standard input
+_MOST_TEMPLATES = 16  # kept compiled
+_MOST_GROWTH = 128 << 20  # bytes; a process that has grown by more ends, to free them
+_MOST_WORDS = 4_000  # characters of a template's error
 _MEMORY = "it took too much memory"
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """Limits of one rendering. `max_size`: characters of its text; `max_bytes`: memory beyond what the process has.
-
-    All are far beyond what any real conversation takes.
-    """
+    """Limits of one rendering, far beyond any real conversation. `max_bytes`: memory beyond what the process has."""
 
     max_size: int = 8_000_000
     max_cpu_s: float = 2.0
@@ -49,11 +44,11 @@ class RenderLimits:
 
 
 class TemplateRejection(Exception):
-    """The template called `raise_exception`: it does not take these messages."""
+    pass
 
 
 class TemplateLimit(Exception):
-    """The rendering exceeded one of its limits."""
+    pass
 
 
 class CompiledTemplate:
@@ -61,11 +56,11 @@ class CompiledTemplate:
 
     def __init__(self, source: str) -> None:
         self._template = _Environment().from_string(source)
-        # Each rendering copies them, and copying Jinja's chain of maps is slow.
+        # Each rendering copies them, and Jinja's chain of maps is slow to copy.
         self._template.globals = dict(self._template.globals)
 
     def render(self, variables: Mapping[str, Any], now: datetime, max_size: int) -> str:
-        """The text, at the time `now`. Raises: TemplateRejection, TemplateLimit, or whatever the template's code raises."""
+        """The text, at the time `now`. Raises: TemplateRejection, TemplateLimit, or any error of the template's code."""
         clock = {"strftime_now": _Clock(now)}
         size, pieces = 0, list[str]()
         for piece in self._template.generate({**variables, **clock}):
@@ -77,7 +72,7 @@ class CompiledTemplate:
 
 
 class _Clock:
-    """The clock that templates ask for the date; they see no more of it."""
+    """A function for the date, so that templates see no more of the clock."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -87,8 +82,6 @@ class _Clock:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Hugging Face's settings, on top of Jinja's sandbox."""
-
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
         self.filters["tojson"] = _tojson
@@ -96,12 +89,12 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Generation(Extension):
-    """Accepts `{% generation %}`, which marks an assistant's words for training, and renders what is inside."""
+    """Accepts `{% generation %}`, which marks an assistant's words for training, and renders its content."""
 
     tags = {"generation"}  # noqa: RUF012  (declared so by Jinja)
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The nodes between the tags, in a scope of their own: what is set inside is not seen after them."""
+        """The nodes between the tags, in their own scope."""
         lineno = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(lineno)
@@ -123,7 +116,6 @@ def _tojson(
 
 
 def outcome(template: CompiledTemplate, variables: Mapping[str, Any], now: datetime, max_size: int) -> tuple[int, str]:
-    """The text, or in which way the template failed and its words: one of the kinds above."""
     try:
         return TEXT, template.render(variables, now, max_size)
     except Exception as error:  # a template is the model author's code: it may raise anything
@@ -131,7 +123,6 @@ def outcome(template: CompiledTemplate, variables: Mapping[str, Any], now: datet
 
 
 def told(error: Exception) -> tuple[int, str]:
-    """The kind of an error, and its words."""
     match error:
         case TemplateRejection():
             return REJECTION, str(error)[:_MOST_WORDS]
@@ -149,7 +140,6 @@ def told(error: Exception) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Answer what comes until the other side closes the socket; the kernel ends what takes too long."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -169,7 +159,6 @@ def main() -> None:
 
 
 def _answer(compiled: dict[str, CompiledTemplate], question: memoryview) -> tuple[int, bytes]:
-    """The kind of the answer and its text; without variables, the template has only to be compiled."""
     try:
         source, variables, now, max_size, max_cpu_s = marshal.loads(question)
         signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
@@ -181,7 +170,7 @@ def _answer(compiled: dict[str, CompiledTemplate], question: memoryview) -> tupl
             return TEXT, b""
         kind, text = outcome(compiled[source], variables, datetime.fromisoformat(now), max_size)
         return kind, text.encode("utf-8", "surrogatepass")
-    except Exception as error:  # of compiling, which evaluates what is constant; or memory ends with the text
+    except Exception as error:  # compiling evaluates constants; or memory runs out
         kind, text = told(error)
         return kind, text.encode("utf-8", "replace")
 
@@ -198,7 +187,6 @@ def _mapped_bytes() -> int:
 
 
 def _received() -> bytearray | None:
-    """The next message, None at the end."""
     head = _read(LENGTH_BYTES)
     return None if head is None else _read(int.from_bytes(head, "little"))
 

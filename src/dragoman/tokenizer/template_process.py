@@ -1,10 +1,7 @@
-"""Renders templates that nobody has vouched for in processes of their own, which the kernel ends when they take too much.
+"""Renders untrusted templates in separate processes, which the kernel ends when they take too much.
 
-Does: start processes, keep some for the next renderings, turn their ends into errors. Does not: render; what they run is
-`template_environment`. Called by `chat_template`, on the thread that renders, which waits: never on the event loop.
-
-A process takes about 0.05 s and 20 MB, and a rendering in one 0.05 ms more than here. It belongs to no group of the
-server's, so that Ctrl-C leaves it alone. It ends when the server does, however that happens: its socket is closed then.
+Called on a thread that waits, never on the event loop. A process takes about 0.05 s and 20 MB, and a rendering 0.05 ms
+more than here. Ctrl-C leaves it alone; it ends when the server does, because its socket is closed then.
 """
 
 from __future__ import annotations
@@ -31,22 +28,20 @@ import markupsafe
 from dragoman.errors import InvalidRequest, Overloaded
 from dragoman.tokenizer.template_environment import LAST, LENGTH_BYTES, LIMIT, RenderLimits
 
-_MOST_IDLE = 2  # processes that wait for the next rendering, of all models together
-_MAX_WAIT_S = 30.0  # where the processors are busy
+_MOST_IDLE = 2  # waiting processes for all models
+_MAX_WAIT_S = 30.0  # when the processors are busy
 _MAX_END_S = 1.0
 _MOST_BYTES = 32 << 20  # of one question
-_FORM = 2  # of marshal's, the last one that writes a value as often as it is there
+_FORM = 2  # of marshal, the last one that repeats equal values
 _ROOM = 16  # bytes of an answer besides its text
 
 _FOLDERS = (Path(__file__).parents[2], *(Path(module.__file__ or "").parents[1] for module in (jinja2, markupsafe)))
 _PROGRAM = "import sys; sys.path += sys.argv[1:]; from dragoman.tokenizer.template_environment import main; main()"
 _COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, *dict.fromkeys(map(str, _FOLDERS)))
-_VARIABLES = ("LD_LIBRARY_PATH",)  # all that it sees of the environment, which may hold secrets
+_VARIABLES = ("LD_LIBRARY_PATH",)  # the only variables it gets: others may hold secrets
 
 
 class _Process:
-    """One process and the socket to it. Raises: OSError if there can be none."""
-
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         try:
@@ -80,15 +75,15 @@ class _Process:
         return bytes(self._read(count))
 
     def end(self) -> int | None:
-        """End it, whatever it does, and leave nothing of it; the exit code, minus a signal, None if it does not end."""
+        """End it; returns the exit code, minus a signal, None if it does not end."""
         self._socket.close()
-        self._popen.kill()  # where it has ended by another signal, it is that one which is told
+        self._popen.kill()  # the exit code keeps an earlier signal
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_MAX_END_S)
         return self._popen.returncode
 
     def forget(self) -> None:
-        """In a process that was forked off: it belongs to the one that started it."""
+        """Called in a forked process: the parent owns this one."""
         self._popen.returncode = 0
         self._socket.close()
 
@@ -104,7 +99,6 @@ class _Process:
         return data
 
     def _wait(self) -> None:
-        """Let the next call on the socket wait for what is left of the time."""
         self._socket.settimeout(max(self._until_s - time.monotonic(), 0.001))
 
 
@@ -113,10 +107,7 @@ _lock = threading.Lock()
 
 
 def ask(source: str, variables: Mapping[str, Any] | None, now: datetime, limits: RenderLimits) -> tuple[int, str]:
-    """A process's result for the template; `variables` None = only compile it. The kinds are `template_environment`'s.
-
-    Raises: Overloaded if no process is free, InvalidRequest for variables that cannot be written down.
-    """
+    """A process's result for the template; `variables` None = only compile it. Raises: Overloaded, InvalidRequest."""
     question = _written((source, variables, now.isoformat(), limits.max_size, limits.max_cpu_s))
     request = limits.max_bytes.to_bytes(LENGTH_BYTES, "little") + question
     if len(request) > _MOST_BYTES:
@@ -133,7 +124,7 @@ def ask(source: str, variables: Mapping[str, Any] | None, now: datetime, limits:
                 ) from error
             if is_new or code == -signal.SIGPROF:
                 return LIMIT, f"it took more than {limits.max_cpu_s:g} s or {limits.max_bytes >> 20} MiB"
-            continue  # it may have been ended by anybody while it waited for this
+            continue  # an idle process may have been ended by others
         except BaseException:
             process.end()
             raise
@@ -145,7 +136,7 @@ def ask(source: str, variables: Mapping[str, Any] | None, now: datetime, limits:
 
 
 def size_of(conversation: Any) -> int | None:
-    """The bytes that it takes written down, None if it has to be changed for that."""
+    """The serialised size in bytes, None if the conversation must be changed for that."""
     try:
         return len(marshal.dumps(conversation, _FORM))
     except ValueError:
@@ -153,10 +144,9 @@ def size_of(conversation: Any) -> int | None:
 
 
 def _written(question: tuple[Any, ...]) -> bytes:
-    """The question as the process reads it. Raises: InvalidRequest for what cannot be written down."""
     try:
         return marshal.dumps(question, _FORM)
-    except ValueError:  # subclasses of dict and the like, of callers within this program
+    except ValueError:  # subclasses of dict and the like, from callers in this program
         pass
     try:
         return marshal.dumps(json.loads(json.dumps(question)), _FORM)
@@ -165,7 +155,6 @@ def _written(question: tuple[Any, ...]) -> bytes:
 
 
 def _taken() -> tuple[_Process, bool]:
-    """A process for one rendering, and whether it is new. Raises: Overloaded."""
     while True:
         with _lock:
             process = _idle.pop() if _idle else None
@@ -191,7 +180,6 @@ def _give_back(process: _Process) -> None:
 
 
 def end_idle() -> None:
-    """End the processes that wait; the next rendering starts another."""
     with _lock:
         ended, _idle[:] = list(_idle), []
     for process in ended:
@@ -199,9 +187,8 @@ def end_idle() -> None:
 
 
 def _forget() -> None:
-    """In a process that was forked off this one."""
     if _lock.locked():
-        _lock.release()  # the thread that held it is not in this process
+        _lock.release()  # its owner is a thread of the parent
     for process in _idle:
         process.forget()
     _idle.clear()

@@ -1,8 +1,4 @@
-"""Finds the bytes of a token of a tokenizer.json, by the rules of the file's `decoder`.
-
-Does: byte-level BPE (GPT-2's byte map), SentencePiece-style tokens (metaspace, byte fallback), the leading-space rules.
-Does not: join tokens or decode UTF-8. Made by `hf_tokenizer` at load time; pure, so every thread may use it.
-"""
+"""Finds the bytes of a token by the `decoder` of a tokenizer.json: byte-level BPE, SentencePiece, WordPiece."""
 
 from __future__ import annotations
 
@@ -13,13 +9,12 @@ from typing import Any
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 TextStep = Callable[[str, bool], str]
-"""(token text, whether the token begins the text) -> token text."""
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for.
+    """The byte that each character of a byte-level vocabulary stands for: unprintable ones are moved up to U+0100 and
+    on.
 
-    Printable bytes stand for themselves, the others are moved up to U+0100 and on, so that no token has blanks in it.
     Source: GPT-2 (Radford et al. 2019), bytes_to_unicode of its released encoder.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
@@ -28,17 +23,14 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 class TokenDecoder:
-    """Turns token strings into bytes. `spec` is the `decoder` object of a tokenizer.json, None = tokens are words.
-
-    Raises: ValueError for a decoder that does not give every token bytes of its own.
-    """
+    """Turns token strings into bytes. `spec` is the `decoder` object of a tokenizer.json, None = tokens are words."""
 
     def __init__(self, spec: Mapping[str, Any] | None) -> None:
         self._steps: list[TextStep] = []
         self._byte_level: dict[str, int] | None = None
         self._has_byte_fallback = False
         self._is_fused = False
-        self._num_stripped = 0  # characters `_stripped` removed where the whole text begins
+        self._num_stripped = 0  # of the characters `_stripped`, at the beginning of a text
         self._stripped = ""
         if spec is None:
             self._steps.append(lambda token, at_start: token if at_start else f" {token}")
@@ -47,7 +39,6 @@ class TokenDecoder:
             self._add(part)
 
     def token_bytes(self, token: str, *, at_start: bool = False) -> bytes:
-        """The bytes of one token, as the first of a text or after others."""
         if self._byte_level is not None:
             return self._byte_level_bytes(token, self._byte_level)
         if self._has_byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
@@ -61,7 +52,6 @@ class TokenDecoder:
         return own
 
     def longest(self, tokens: Iterable[str]) -> int:
-        """The most bytes that one of these tokens has after others, 1 if there are none."""
         if self._byte_level is None:
             return max((len(self.token_bytes(token)) for token in tokens), default=1)
         alphabet = frozenset(self._byte_level)
@@ -72,7 +62,7 @@ class TokenDecoder:
     def _byte_level_bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
         try:
             return bytes([alphabet[character] for character in token])
-        except KeyError:  # an added token with characters outside the alphabet stands for itself
+        except KeyError:  # an added token outside the alphabet stands for itself
             return token.encode("utf-8", "replace")
 
     def _add(self, part: Mapping[str, Any]) -> None:
@@ -100,7 +90,7 @@ class TokenDecoder:
 
 def _replace_step(pattern: Mapping[str, str], content: str) -> TextStep:
     old = pattern.get("String")
-    if old is None:  # Python's own would have no bound on its time
+    if old is None:  # Python's regular expressions have no bound on time
         raise ValueError(
             "decoder Replace of tokenizer.json with a regular expression is not supported: it must be a text"
         )
@@ -108,14 +98,14 @@ def _replace_step(pattern: Mapping[str, str], content: str) -> TextStep:
 
 
 def _word_piece_step(prefix: str) -> TextStep:
-    """Pieces inside a word have a prefix; others begin one. Blanks before punctuation stay: a token cannot see the next."""
+    """Pieces inside a word have a prefix. Blanks before punctuation stay: a token cannot see the next."""
     return lambda token, at_start: (
         token.removeprefix(prefix) if token.startswith(prefix) else token if at_start else f" {token}"
     )
 
 
 def _metaspace_step(part: Mapping[str, Any]) -> TextStep:
-    """The blank that the tokenizer put before the text is taken away again where the text begins."""
+    """Removes the blank that the tokenizer put before the text."""
     blank = part["replacement"]
     # Files from before tokenizers 0.15 say add_prefix_space instead of prepend_scheme.
     is_prepended = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never") != "never"

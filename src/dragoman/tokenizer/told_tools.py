@@ -1,8 +1,4 @@
-"""Describes tools in plain messages, for models whose chat template has no place for them.
-
-Does: describe the tools in the system message, write calls and their results as texts, in the form that the parser `hermes`
-reads. Does not: render or parse. Pure functions; called by the chat template.
-"""
+"""Describes tools in plain messages, in the form of the parser `hermes`, for chat templates that have no place for them."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ If no function helps, answer without a call."""
 
 
 def with_told_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
-    """The messages, with `tools` described in the first one, the system's, and calls and results as texts of turns."""
+    """The messages, with `tools` described in the system message, and calls and results as texts of turns."""
     told = {"role": SYSTEM, "content": _DESCRIPTION.format(tools="\n".join(map(_json, tools)))}
     first = messages[:1] if messages and messages[0].get("role") == SYSTEM else ()
     found: list[Message] = [merged_message(first[0], told) if first else told]
@@ -37,7 +33,7 @@ def with_told_tools(messages: Sequence[Message], tools: Sequence[Message]) -> li
     for message in messages[len(first) :]:
         is_result = message.get("role") == TOOL
         said = _result(message) if is_result else _calls(message)
-        if was_result and said.get("role") == USER:  # templates want turns to alternate
+        if was_result and said.get("role") == USER:  # templates require alternating turns
             found[-1] = merged_message(found[-1], said)
         else:
             found.append(said)
@@ -46,7 +42,6 @@ def with_told_tools(messages: Sequence[Message], tools: Sequence[Message]) -> li
 
 
 def _calls(message: Message) -> Message:
-    """The message with its calls as text."""
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -66,7 +61,6 @@ def _call(call: Any) -> str:
 
 
 def _result(message: Message) -> Message:
-    """A turn of the user with the result."""
     opened = merged_message({"role": USER, "content": "<tool_response>"}, message, between="\n")
     return merged_message(opened, {"content": "</tool_response>"}, between="\n")
 

@@ -1,8 +1,6 @@
-"""Finds the tokens with which a chat template ends what the assistant says.
+"""Finds the tokens with which a chat template ends the assistant's turn, by rendering two small conversations.
 
-Does: render two small conversations and look at what follows the assistant's words. Does not: read files. Called once per
-model, by the composition root. Some models' files name the end of a text only, not the token that ends a turn
-(<|im_end|>, <end_of_turn>); their answers would go on with turns that nobody asked for.
+Some models' files name only the end of a text, not of a turn (<|im_end|>, <end_of_turn>).
 """
 
 from __future__ import annotations
@@ -27,21 +25,16 @@ _CONVERSATIONS: tuple[tuple[dict[str, Any], ...], ...] = (
 
 
 def turn_end_ids(template: ChatTemplate, tokens: Tokenizer, inside: Collection[int] = ()) -> frozenset[int]:
-    """The control tokens that come first after the assistant's words, in the last turn of a conversation and before others.
-
-    `inside`: control tokens that may stand at the end of the words and do not end the turn. Empty if the template takes no
-    such conversation, or writes no control token there.
-    """
+    """The first control tokens after the assistant's words, at the end and before another turn. `inside`: not these."""
     found = (_first_special(_tail(template, messages), tokens, inside) for messages in _CONVERSATIONS)
     return frozenset(token_id for token_id in found if token_id is not None and token_id != tokens.bos_token_id)
 
 
 def _tail(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> str:
-    """The template's text after the assistant's words, "" if it does not write them."""
     try:
         text = template.render(ChatPrompt(tuple(messages), template_kwargs={"add_generation_prompt": False}))
     except ServerError:
-        return ""  # a template may refuse a conversation like this
+        return ""  # a template may refuse such a conversation
     return text.rpartition(_WORDS)[2] if _WORDS in text else ""
 
 

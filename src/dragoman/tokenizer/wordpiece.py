@@ -1,8 +1,4 @@
-"""BERT's tokenizer from a vocab.txt, for checkpoints that have no tokenizer.json.
-
-Does: put the parts together as transformers does for that file. Does not: find it (`other_files` does). Source: BERT's
-release; tokenizer_config.json's keys do_lower_case, strip_accents, tokenize_chinese_chars.
-"""
+"""Makes BERT's tokenizer from a vocab.txt, as transformers does. Source: BERT's release."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _NAMES = {
 
 
 def read_wordpiece(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer over the words of that file, one in a line. Raises: ValueError if its special tokens are not there."""
+    """The tokenizer over the words of that file, one per line. Raises: ValueError without its special tokens."""
     lines = path.read_text(encoding="utf-8").split("\n")
     vocabulary = {word.rstrip("\r"): index for index, word in enumerate(lines) if word or index < len(lines) - 1}
     names = {key: _content(tokenizer_config.get(key), usual) for key, usual in _NAMES.items()}
@@ -50,6 +46,6 @@ def read_wordpiece(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer
 
 
 def _content(token: object, usual: str) -> str:
-    """A special token's text, which files write as such or as an object."""
+    """A special token's text: files write a string, or an object."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else usual
