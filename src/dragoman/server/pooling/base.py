@@ -1,11 +1,6 @@
-"""The protocol between client APIs and a model that embeds texts or scores pairs of them: the service, questions, answers.
+"""The protocol of models that embed texts or score pairs, for client APIs: the service, its questions and answers.
 
-Does: define these values, and find the service of a model. Does not: tokenise, queue or compute (`service` and
-`engine.pooling` do), or know a wire format. Used by the APIs that offer embeddings and reranking, on the event loop.
-
-An API on it has `GenerateOperation`s whose dialect answers in the opening's `answer`. So the server handles the rest as
-for generation: keys, rate limits, admission, loading of models, logs, metrics and clients that leave. `set_up(profile)`
-makes the dialect, an `AnsweringDialect`, which keeps `profile.pooling`.
+An API's dialect is an `AnsweringDialect`, so that the server handles keys, limits, admission, logs and metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +35,6 @@ class PoolingKind(StrEnum):
 
     @property
     def does(self) -> str:
-        """The verb of a sentence about such a model."""
         return _DOES[self]
 
 
@@ -54,10 +48,7 @@ _DOES = {
 
 
 class Truncation(StrEnum):
-    """The handling of a text with too many tokens: it is refused (NONE), or loses its end (RIGHT) or its beginning (LEFT).
-
-    Special tokens are never cut off. Of a pair, the longer text loses tokens first.
-    """
+    """The handling of too many tokens: NONE refuses, RIGHT cuts the end, LEFT the beginning; of pairs, the longer text."""
 
     NONE = "none"
     RIGHT = "right"
@@ -66,16 +57,12 @@ class Truncation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """The facts about a model.
+    """The facts about a model. `max_tokens`: of one text or pair, special tokens included.
 
-    `dimensions`: of its embeddings, or of its tokens'; 0 for any other model. `max_tokens`: of one text or pair, special
-    tokens included. `pooling`: how tokens become one vector (cls, mean, max, last, ...). `is_normalized`: embeddings have
-    length 1 unless a request asks otherwise. `similarity`: what compares two of them (cosine, dot, euclidean, manhattan).
-    `prompts`: texts that go before a text, by name, as the checkpoint lists them; `default_prompt_name`: the one that counts
-    where a request names none, None = no prompt. `tasks`: prompts with which a text is embedded for a task, by an adapter of
-    its own. `activation`: what makes a score of a model's output (sigmoid, softmax,
-    identity), "" for one that embeds. `labels`: what a model that classifies, or scores, tells. `takes_instruction`: pairs
-    can be scored by an instruction of the client's (Qwen3-Reranker).
+    `dimensions`: of its embeddings, or of its tokens'; else 0. `pooling`: how tokens become one vector (cls, mean, ...).
+    `is_normalized`: embeddings have length 1 by default. `similarity`: cosine, dot, euclidean or manhattan. `prompts`: texts
+    that go before a text. `tasks`: prompts with which an adapter of its own embeds. `activation`: sigmoid, softmax or
+    identity, "" if the model embeds. `takes_instruction`: clients can say what relevance means (Qwen3-Reranker).
     """
 
     kind: PoolingKind
@@ -96,12 +83,10 @@ class PoolingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts to embed.
+    """Texts to embed. `prompt_name` None = the default one; `prompt`: the prompt itself, which excludes a name.
 
-    `prompt_name`: one of the model's prompts, None = its default one; `prompt`: the prompt itself, "" = none, which excludes
-    a name. `truncation`: the handling of texts longer than the model takes, or than `max_tokens`. `dimensions`: the number
-    of first components to keep (Matryoshka), normalised again if the embedding is. `normalize`: None = as the model does.
-    `add_special_tokens` False leaves them out.
+    `dimensions`: the number of first components to keep (Matryoshka), normalised again if the embedding is.
+    `normalize`: None = as the model does.
     """
 
     texts: Sequence[Text]
@@ -119,11 +104,9 @@ class EmbedRequest:
 class ScoreRequest:
     """Pairs (query, document) to score; higher is more relevant.
 
-    `truncation`, `max_tokens`: as of `EmbedRequest`, of the pair as one sequence. `max_pieces`: into how many pieces a
-    document is cut that is longer than there is room for; the best piece counts, and what is behind the last is left out.
-    Models that embed take the first. `max_document_tokens`: of a document, or of each piece where there may be several;
-    what is behind them is left out, whatever `truncation` says. `raw`: the model's output before its activation.
-    `instruction`: what relevance means here, only where the facts say so; None = the model's own.
+    `max_tokens`: of the pair as one sequence. `max_pieces`: into which a document is cut that is too long; the best counts,
+    but models that embed take the first. `max_document_tokens`: of a document or piece; the rest is left out, whatever
+    `truncation` says. `raw`: the output before its activation. `instruction` None = the model's own.
     """
 
     pairs: Sequence[tuple[str, str]]
@@ -166,7 +149,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """One row of `values` (f32 [texts, labels]) for each text, in order. `num_tokens`: of each, as it was computed."""
+    """One row of `values` (f32 [texts, labels]) for each text, in order."""
 
     values: npt.NDArray[np.float32]
     num_tokens: tuple[int, ...]
@@ -174,9 +157,7 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """An array (f32 [tokens, dimensions]) for each text, in order. `num_tokens`: of each, as it was computed; some may have
-    no vector.
-    """
+    """An array (f32 [tokens, dimensions]) for each text, in order. Some of `num_tokens` may have no vector."""
 
     rows: Sequence[npt.NDArray[np.float32]]
     num_tokens: tuple[int, ...]
@@ -184,68 +165,41 @@ class TokenVectors:
 
 @dataclass(frozen=True, slots=True)
 class WordWeights:
-    """An array for each text, in order: `index` of a word and its `value` above 0, by index. `num_tokens`: of each."""
+    """An array for each text, in order: `index` of a word and its `value` above 0, by index."""
 
     rows: Sequence[npt.NDArray[np.void]]
     num_tokens: tuple[int, ...]
 
 
 class PoolingService(Protocol):
-    """Embeds or scores with one model.
+    """Embeds or scores with one model. Cancelling an `await` drops what is queued of the request.
 
-    Cancelling an `await` drops what is queued of the request; nothing of it is computed any more. A request's texts may be
-    computed in several batches, with those of others; its answer does not depend on them.
-
-    Errors, besides those of each method: Overloaded (with `retry_after_s`) if the queue is full, RequestTimeout after the
-    operator's bound. EngineFailed if computing this request failed, EngineDead or Unavailable while there is no engine.
+    All methods raise Overloaded (with `retry_after_s`), RequestTimeout, EngineFailed for this request, EngineDead and
+    Unavailable; UnsupportedFeature for a model that does other things. InvalidParameter names a field of the request as its
+    `param`. CapacityError: a text is too long and may not be truncated; its message has the text's index.
     """
 
     @property
-    def facts(self) -> PoolingFacts:
-        """The facts about the model."""
-        ...
+    def facts(self) -> PoolingFacts: ...
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        ...
+    def tokenizer(self) -> Tokenizer: ...
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
-        """The texts' embeddings.
-
-        Raises: UnsupportedFeature for a model that scores. InvalidParameter with `param` `texts` (none, or a token id
-        outside the vocabulary), `prompt_name` (the message lists the model's), `prompt` (beside a name), `dimensions`,
-        `max_tokens`. CapacityError for a text that is too long and may not be truncated: the message has its index and both
-        numbers.
-        """
-        ...
+    async def embed(self, request: EmbedRequest) -> Embeddings: ...
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """The pairs' scores; those of a model that embeds are the similarity of the two embeddings (`raw` makes no
-        difference), which an API may refuse by `facts.kind`.
-
-        Raises: InvalidParameter (`pairs`, `max_tokens`, `instruction`), CapacityError; as `embed`.
-        """
+        """The pairs' scores; those of a model that embeds are similarities, and `raw` makes no difference."""
         ...
 
     async def classify(self, request: ClassifyRequest) -> Classes:
-        """The probabilities of the labels, or the head's outputs if they are wanted raw.
-
-        Raises: UnsupportedFeature for a model without labels, or one that is asked about pairs. Else as `embed`.
-        """
+        """The probabilities of the labels, or the head's outputs if they are wanted raw."""
         ...
 
     async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
-        """The vectors of the texts' tokens: last hidden states, or what a model of late interaction makes of them.
-
-        `prompt_name` "query" has such a model read texts as queries, else they are documents. Raises: UnsupportedFeature for
-        a model that does not embed; InvalidParameter (`dimensions`, or `texts` with too many vectors). Else as `embed`.
-        """
+        """Last hidden states, or what late interaction makes: of queries with `prompt_name` "query", else documents."""
         ...
 
-    async def weigh(self, request: EmbedRequest) -> WordWeights:
-        """The weights of the texts' words. Raises: as `token_vectors`."""
-        ...
+    async def weigh(self, request: EmbedRequest) -> WordWeights: ...
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """The tokens of a text as they would be computed, without a prompt."""
@@ -253,22 +207,19 @@ class PoolingService(Protocol):
 
 
 def embedder(profile: ModelProfile) -> PoolingService:
-    """The service of a model that embeds. Raises: UnsupportedFeature, in one line, for any other model."""
+    """The service of a model that embeds. Raises: UnsupportedFeature, in one line, for any other; so do the next ones."""
     return _found(profile, "embed", PoolingKind.EMBED)
 
 
 def token_embedder(profile: ModelProfile) -> PoolingService:
-    """The service of a model that makes vectors of tokens. Raises: UnsupportedFeature, in one line, for any other model."""
     return _found(profile, "embed tokens", PoolingKind.EMBED, PoolingKind.TOKENS)
 
 
 def weigher(profile: ModelProfile) -> PoolingService:
-    """The service of a model that weighs words. Raises: UnsupportedFeature, in one line, for any other model."""
     return _found(profile, "weigh words", PoolingKind.SPARSE)
 
 
 def classifier(profile: ModelProfile) -> PoolingService:
-    """The service of a model that has labels. Raises: UnsupportedFeature, in one line, for any other model."""
     service = _found(profile, "classify", PoolingKind.CLASSIFY, PoolingKind.SCORE)
     if not service.facts.labels:
         raise UnsupportedFeature(f"model {profile.name} {service.facts.kind.does} and does not classify", param="model")
@@ -276,10 +227,6 @@ def classifier(profile: ModelProfile) -> PoolingService:
 
 
 def scorer(profile: ModelProfile, *, by_similarity: bool = False) -> PoolingService:
-    """The service of a model that scores pairs; with `by_similarity` also one that embeds.
-
-    Raises: UnsupportedFeature, in one line, for any other model.
-    """
     by = (PoolingKind.EMBED,) if by_similarity else ()
     return _found(profile, "score or rerank", PoolingKind.SCORE, PoolingKind.TOKENS, *by)
 
@@ -291,7 +238,6 @@ class AnsweringDialect(TellsErrors):
         self._profile = profile
 
     def open(self, http: HttpCall) -> Opening:
-        """The call, which `_answer` answers."""
         return Opening(_refuse_to_generate, answer=partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:

@@ -1,8 +1,4 @@
-"""Embeds, scores and classifies texts with one model: `base.PoolingService` over the engine.
-
-Does: have texts tokenised, ask the engine, bring vectors to the length and size that was asked for. Does not: know wire
-formats, admit calls (the responder does), or choose batches. Runs on the event loop; long texts are tokenised on `pool`.
-"""
+"""`base.PoolingService` over the engine. Runs on the event loop; long texts are tokenised on `pool`."""
 
 from __future__ import annotations
 
@@ -47,8 +43,6 @@ _LEAST_LENGTH = np.float32(1e-12)  # of a vector that is divided by it, as torch
 
 
 class TextsService:
-    """Serves one model that embeds or scores. `request_timeout_s` None = as long as it takes."""
-
     def __init__(
         self,
         name: str,
@@ -65,16 +59,13 @@ class TextsService:
 
     @property
     def facts(self) -> PoolingFacts:
-        """See `PoolingService`."""
         return self._preparer.facts
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """See `PoolingService`."""
         return self._preparer.tokenizer
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """See `PoolingService`."""
         self._check_kind("embed", PoolingKind.EMBED)
         prepare = self._preparer.embedded
         rows, texts = await self._run(request.request_id, prepare, request, _num_chars(request.texts))
@@ -86,7 +77,6 @@ class TextsService:
         return Embeddings(np.ascontiguousarray(vectors), tuple(len(text.token_ids) for text in texts))
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """See `PoolingService`."""
         if not request.pairs:
             raise InvalidParameter("pairs must hold at least one pair, got none", param="pairs")
         if self.facts.kind in (PoolingKind.EMBED, PoolingKind.TOKENS):
@@ -107,7 +97,6 @@ class TextsService:
         return Scores(values if request.raw else activated(values, self.facts.activation), tuple(num_tokens))
 
     async def classify(self, request: ClassifyRequest) -> Classes:
-        """See `PoolingService`."""
         self._check_kind("classify", PoolingKind.CLASSIFY, PoolingKind.SCORE)
         if not self.facts.labels:
             raise UnsupportedFeature(f"model {self._name} has no labels and does not classify", param="model")
@@ -120,7 +109,6 @@ class TextsService:
         return Classes(values, tuple(len(text.token_ids) for text in texts))
 
     async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
-        """See `PoolingService`."""
         self._check_kind("embed tokens", PoolingKind.EMBED, PoolingKind.TOKENS)
         is_late, size = self.facts.kind is PoolingKind.TOKENS, self.facts.dimensions
         if request.dimensions is not None and not 1 <= request.dimensions <= size:
@@ -153,7 +141,6 @@ class TextsService:
         )
 
     async def weigh(self, request: EmbedRequest) -> WordWeights:
-        """See `PoolingService`."""
         self._check_kind("weigh words", PoolingKind.SPARSE)
         rows, texts = await self._run(request.request_id, self._preparer.embedded, request, _num_chars(request.texts))
         self._check_numbers(sum(map(len, rows.rows)))
@@ -172,8 +159,6 @@ class TextsService:
             raise InvalidParameter(message, param="texts")
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """See `PoolingService`."""
-
         def encode() -> tuple[int, ...]:
             own = self._preparer.tokenizer.encode_all([text])[0]
             return self._preparer.tokenizer.frame.around(own) if add_special_tokens else tuple(own)
@@ -181,10 +166,7 @@ class TextsService:
         return await self._off_loop(encode, len(text))
 
     async def _similarities(self, request: ScoreRequest) -> Scores:
-        """The pairs' scores as the similarity of their embeddings; each different text is embedded once.
-
-        Of tokens' vectors, each of the query's counts as much as it is like the most similar one of the document's.
-        """
+        """The similarity of the pairs' embeddings; each different text is embedded once."""
         if request.instruction is not None:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
         prompts, is_late = self.facts.prompts, self.facts.kind is PoolingKind.TOKENS
@@ -220,7 +202,7 @@ class TextsService:
     async def _run(
         self, request_id: str, prepare: Callable[[Any], list[PooledText]], request: object, num_chars: int
     ) -> tuple[PooledRows, list[PooledText]]:
-        """The engine's rows, and the texts they are of; what is known of them goes into the call's record."""
+        """The engine's rows, and the texts they are of."""
         record, call = new_request(request_id, 0), current_call()
         try:
             async with asyncio.timeout(self._request_timeout_s):
@@ -244,7 +226,6 @@ class TextsService:
 
 
 def activated(values: Vectors, activation: str) -> Vectors:
-    """The activated outputs: each between 0 and 1 (sigmoid), each row with the sum 1 (softmax), or unchanged."""
     match activation:
         case "sigmoid":
             values = 0.5 * (1.0 + np.tanh(0.5 * values))
@@ -255,10 +236,7 @@ def activated(values: Vectors, activation: str) -> Vectors:
 
 
 def most_similar(query: Vectors, document: Vectors) -> float:
-    """The sum of each query vector's product with the document's most similar one; 0 without any.
-
-    Source: arXiv:2004.12832.
-    """
+    """The sum of each query vector's product with the document's most similar one. Source: arXiv:2004.12832."""
     return float((query @ document.T).max(axis=1).sum()) if len(document) else 0.0
 
 

@@ -1,8 +1,4 @@
-"""Turns what a client asked to have embedded or scored into tokens as the model sees them; or into the reason why not.
-
-Does: prompts, special tokens, truncation, the checks of a request. Does not: compute. Pure; on the event loop for short
-texts, else on the service's threads.
-"""
+"""Turns texts to embed, score or classify into the model's tokens. On the event loop for short texts, else on threads."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ class LateWriting:
 
 @dataclass(frozen=True, slots=True)
 class TextPreparer:
-    """Prepares the requests for one model. `lowers_case`: texts are lower-cased before."""
+    """Prepares the requests for one model. Raises: InvalidParameter, CapacityError."""
 
     tokenizer: HfTokenizer
     facts: PoolingFacts
@@ -64,7 +60,6 @@ class TextPreparer:
     # --- embedding ----------------------------------------------------------------------------------------------------
 
     def embedded(self, request: EmbedRequest) -> list[PooledText]:
-        """The texts of a request. Raises: InvalidParameter, CapacityError."""
         if not request.texts:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
         self._check_dimensions(request.dimensions)
@@ -90,7 +85,6 @@ class TextPreparer:
         return [replace(text, task=task) for text in made]
 
     def prompt(self, request: EmbedRequest) -> str:
-        """The text before each text. Raises: InvalidParameter."""
         if request.prompt is not None:
             if request.prompt_name is not None:
                 raise InvalidParameter(
@@ -143,7 +137,7 @@ class TextPreparer:
     # --- tokens of late interaction -----------------------------------------------------------------------------------
 
     def written(self, request: EmbedRequest) -> list[PooledText]:
-        """The texts of a request, as queries or documents of late interaction. Raises: InvalidParameter, CapacityError."""
+        """The texts of a request, as queries or documents of late interaction."""
         late = self.late
         assert late is not None
         if request.prompt is not None:
@@ -175,7 +169,6 @@ class TextPreparer:
     # --- classifying --------------------------------------------------------------------------------------------------
 
     def classified(self, request: ClassifyRequest) -> list[PooledText]:
-        """The texts of a request, or its pairs. Raises: InvalidParameter, CapacityError."""
         longest = self._longest(request.max_tokens)
         tokens = self._encoded(
             self._bounded((part,), f"text {index}", longest, request.truncation)
@@ -195,7 +188,7 @@ class TextPreparer:
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def scored(self, request: ScoreRequest) -> list[list[PooledText]]:
-        """The pieces of each pair of a request. Raises: InvalidParameter, CapacityError."""
+        """The pieces of each pair of a request."""
         pieces = self._scored(request)
         count = sum(map(len, pieces))
         if count > max(_MOST_PIECES, len(pieces)):
@@ -288,10 +281,7 @@ class TextPreparer:
     def _pieces_asked(
         self, head: str, body: Sequence[int], room: int, max_pieces: int, most: int | None
     ) -> list[Sequence[int]] | None:
-        """The question with each piece of its document; None if what is before the document leaves too little room.
-
-        `most`: tokens of a piece.
-        """
+        """The question with each piece of its document; None if too little room is left. `most`: tokens of a piece."""
         tokens = next(self._encoded([head]))
         count = 0
         while count < min(len(tokens), len(body)) and tokens[count] == body[count]:
@@ -317,7 +307,6 @@ class TextPreparer:
         yield from self._encoded_group(group)
 
     def _encoded_group(self, texts: Sequence[str]) -> Iterator[Sequence[int]]:
-        """The same; a query that is there for each document is tokenised once."""
         different = dict.fromkeys(texts)
         encoded = self.tokenizer.encode_all([text.lower() if self.lowers_case else text for text in different])
         found = dict(zip(different, encoded, strict=True))
@@ -326,10 +315,7 @@ class TextPreparer:
     def _bounded(
         self, parts: Sequence[str], label: str, longest: int, truncation: Truncation, max_pieces: int = 1
     ) -> str:
-        """The text made of `parts`, without what surely lies behind its last token; so megabytes are not tokenised in vain.
-
-        Raises: CapacityError if it may not be truncated.
-        """
+        """The text made of `parts`, without what surely lies behind its last token; so megabytes are not tokenised."""
         num_chars, most = sum(map(len, parts)), max(2 * longest * self.tokenizer.max_token_chars, _SHORT_CHARS)
         most *= max_pieces
         if num_chars <= most:
@@ -357,7 +343,6 @@ class TextPreparer:
         return min(self.facts.max_tokens, most + len(before) + self.tokenizer.frame.num_special)
 
     def _longest(self, asked: int | None) -> int:
-        """Tokens that a text may have. Raises: InvalidParameter."""
         most = self.facts.max_tokens
         if asked is None:
             return most
@@ -368,7 +353,6 @@ class TextPreparer:
     def _fitted(
         self, own: Sequence[int], room: int, index: int, num_around: int, longest: int, truncation: Truncation
     ) -> Sequence[int]:
-        """As much of a text as there is room for. Raises: CapacityError if it may not be truncated."""
         if len(own) <= room:
             return own
         self._refuse(len(own) + num_around, longest, f"text {index}", truncation)
@@ -385,7 +369,6 @@ class TextPreparer:
 
 
 def is_pair(text: Text | tuple[str, str]) -> bool:
-    """True of two texts that are looked at together."""
     return isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str)
 
 
@@ -396,7 +379,6 @@ def parts_of(text: Text | tuple[str, str]) -> tuple[str, ...]:
 
 
 def _pieces(token_ids: Sequence[int], room: int, most: int) -> list[Sequence[int]]:
-    """At most `most` consecutive pieces of at most `room` tokens."""
     return [token_ids[begin : begin + room] for begin in range(0, len(token_ids), room)][:most]
 
 

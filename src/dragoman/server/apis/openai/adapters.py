@@ -1,7 +1,4 @@
-"""Adapters that come and go while the server runs: vLLM's `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`.
-
-Reads bodies, answers in vLLM's words; `server.adapters` loads. On the event loop.
-"""
+"""vLLM's `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`; `server.adapters` does the work. On the event loop."""
 
 from __future__ import annotations
 
@@ -34,14 +31,11 @@ class LoadBody(msgspec.Struct, kw_only=True):
 
 
 class UnloadBody(msgspec.Struct, kw_only=True):
-    """The body of POST /v1/unload_lora_adapter."""
-
     lora_name: str = ""
     model: str | None = None
 
 
 async def load(http: HttpCall, server: Server) -> Reply:
-    """Load an adapter. Raises: ServerError."""
     body = read_struct(decode_object(http, V1), LoadBody, V1)
     if not body.lora_name or not body.lora_path:
         raise InvalidPayload("Both 'lora_name' and 'lora_path' must be provided.")
@@ -58,7 +52,6 @@ async def load(http: HttpCall, server: Server) -> Reply:
 
 
 async def unload(http: HttpCall, server: Server) -> Reply:
-    """Unload an adapter. Raises: ServerError."""
     body = read_struct(decode_object(http, V1), UnloadBody, V1)
     if not body.lora_name:
         raise InvalidPayload("'lora_name' needs to be provided to unload a LoRA adapter.")
@@ -70,7 +63,6 @@ async def unload(http: HttpCall, server: Server) -> Reply:
 
 
 def _adapters(model: str | None, server: Server) -> ServedAdapters:
-    """Those of the model. Raises: NotFound, InvalidRequest if they do not come and go."""
     found = server.models.find(model).adapters
     if found is None or not found.can_change:
         raise InvalidRequest("Adapters cannot be loaded here: start the server with --enable-lora")
@@ -82,7 +74,6 @@ def _done(text: str) -> Reply:
 
 
 def adapter_schemas() -> dict[str, Schema]:
-    """The components of the bodies."""
     model = {**TEXT, "description": "whose adapter it is; the default model's if absent"}
     name = {**TEXT, "description": "what requests are to call it, as `model`"}
     path = {**TEXT, "description": "its directory: below the adapter store, or the folder adapters beside the model"}

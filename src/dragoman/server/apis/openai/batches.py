@@ -1,8 +1,4 @@
-"""Batches: files of requests that are answered when nobody else asks, as OpenAI has them; and those files.
-
-Does: read bodies and forms, answer in OpenAI's shapes. Does not: run batches or keep files (`server.batches` does).
-On the event loop. Source: OpenAI API reference, batches and files.
-"""
+"""Batches and their files; `server.batches` runs and keeps them. Source: OpenAI API reference, batches and files."""
 
 from __future__ import annotations
 
@@ -60,8 +56,6 @@ class _Expiry(msgspec.Struct):
 
 
 class BatchBody(msgspec.Struct, kw_only=True):
-    """The body of POST /v1/batches."""
-
     input_file_id: str = ""
     endpoint: str = ""
     completion_window: str = ""
@@ -181,7 +175,6 @@ def _shape(batch: StoredBatch) -> BatchObject:
 
 
 async def create(http: HttpCall, server: Server) -> BatchObject:
-    """Take a batch in. Raises: ServerError."""
     desk = desk_of(server)
     body = read_struct(decode_object(http, V1), BatchBody, V1)
     check_word("endpoint", body.endpoint, ENDPOINTS, V1)
@@ -205,7 +198,6 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
 
 
 async def list_batches(http: HttpCall, server: Server) -> BatchList:
-    """A page of the caller's batches, the newest first. Raises: ServerError."""
     desk = desk_of(server)
     found = [one for one in reversed(desk.store.batches(http.caller)) if _is_listed(one)]
     page, has_more = page_of(found, http.query, PAGE)
@@ -218,7 +210,6 @@ def _is_listed(batch: StoredBatch) -> bool:
 
 
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
-    """The batch that the path names. Raises: NotFound."""
     found = desk_of(server).store.batch(http.path_params["batch_id"], http.caller)
     if not _is_listed(found):
         raise NotFound(f"No batch found with id '{found.id}'", param="batch_id")
@@ -226,12 +217,10 @@ def _batch(http: HttpCall, server: Server) -> StoredBatch:
 
 
 async def get_batch(http: HttpCall, server: Server) -> BatchObject:
-    """The batch as it is now. Raises: ServerError."""
     return _shape(desk_of(server).seen(_batch(http, server)))
 
 
 async def cancel(http: HttpCall, server: Server) -> BatchObject:
-    """End a batch; what is answered is kept. Raises: ServerError."""
     batch = _batch(http, server)
     if batch.has_ended and batch.state != "cancelled":
         raise InvalidRequest(f"Cannot cancel a batch with status '{batch.state}'.", param="batch_id")
@@ -284,7 +273,6 @@ def _file_shape(stored: StoredFile) -> FileObject:
 
 
 async def upload(http: HttpCall, server: Server) -> FileObject:
-    """Keep the file of a form. Raises: ServerError."""
     desk = desk_of(server)
     if http.media_type != MULTIPART:
         raise InvalidPayload(f"the content type must be {MULTIPART}, got {shown(http.media_type)}")
@@ -316,7 +304,6 @@ def read_age(param: str, places: tuple[str, str], anchor: object, seconds: objec
 
 
 async def list_files(http: HttpCall, server: Server) -> FileList:
-    """A page of the caller's files. Raises: ServerError."""
     found = desk_of(server).store.files(http.caller)
     if purpose := http.query.get("purpose"):
         check_word("purpose", purpose, PURPOSES, V1)
@@ -327,12 +314,10 @@ async def list_files(http: HttpCall, server: Server) -> FileList:
 
 
 async def get_file(http: HttpCall, server: Server) -> FileObject:
-    """One file, without its content. Raises: ServerError."""
     return _file_shape(desk_of(server).store.file(http.path_params["file_id"], http.caller))
 
 
 async def delete_file(http: HttpCall, server: Server) -> DeletedFile:
-    """Delete a file. Raises: ServerError; Conflict while a batch reads it."""
     store = desk_of(server).store
     file = store.file(http.path_params["file_id"], http.caller)
     reader = next((one for one in store.batches(http.caller) if one.input_id == file.id and not one.has_ended), None)
@@ -343,7 +328,6 @@ async def delete_file(http: HttpCall, server: Server) -> DeletedFile:
 
 
 async def file_content(http: HttpCall, server: Server) -> StreamedReply:
-    """The content of a file. Raises: ServerError."""
     store = desk_of(server).store
     file = store.file(http.path_params["file_id"], http.caller)
     path = store.content(file.id)
@@ -363,7 +347,6 @@ async def _pieces(path: Path) -> AsyncGenerator[bytes, None]:
 
 
 def batch_schemas() -> dict[str, Schema]:
-    """The components of the bodies."""
     expiry = an_object({"anchor": {"enum": ["created_at"]}, "seconds": INTEGER})
     return {
         "FileUpload": an_object(

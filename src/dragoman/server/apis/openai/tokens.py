@@ -1,8 +1,4 @@
-"""The operations between text and tokens that vLLM has beside OpenAI's: `/tokenize`, `/detokenize`, `/tokenizer_info`.
-
-The model's service tokenises, long texts on its threads. On the event loop. Bodies with `content` are llama.cpp's.
-Sources: vLLM's tokenizer endpoints; llama.cpp, tools/server/README.md.
-"""
+"""vLLM's `/tokenize`, `/detokenize` and `/tokenizer_info`; bodies with `content` are llama.cpp's. On the event loop."""
 
 from __future__ import annotations
 
@@ -50,16 +46,12 @@ _IDS = array({"type": "integer", "minimum": 0})
 
 
 class TokenizeBody(ChatBody, kw_only=True):
-    """The body of POST /tokenize: a `prompt`, or `messages` with what else shapes a conversation."""
-
     prompt: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
 class LlamaTokenizeBody(msgspec.Struct, kw_only=True):
-    """The body of POST /tokenize as llama.cpp's clients send it."""
-
     content: str
     add_special: bool | None = None
     parse_special: bool | None = None
@@ -75,7 +67,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 
 _READ = CONVERSATION_FIELDS | {"prompt", "add_special_tokens", "return_token_strs"}
-"""What shapes a prompt; all else in a body of /tokenize has no effect."""
+"""The fields that shape a prompt; all else in a body of /tokenize has no effect."""
 
 
 class Tokenized(msgspec.Struct, frozen=True):
@@ -108,7 +100,6 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 async def tokenize(http: HttpCall, server: Server) -> Reply:
-    """The tokens of a prompt or conversation. Raises: ServerError."""
     raw = decode_object(http, V1)
     if "content" in raw and "prompt" not in raw and "messages" not in raw:
         return await _llama_tokenized(raw, server, server.switches.for_call(http.headers))
@@ -127,7 +118,6 @@ async def _tokenized(raw: Mapping[str, Any], body: TokenizeBody, service: TextSe
 
 
 async def _llama_tokenized(raw: Mapping[str, Any], server: Server, switches: CallSwitches) -> Reply:
-    """The same in llama.cpp's words. Raises: ServerError."""
     body = read_struct(raw, LlamaTokenizeBody, V1)
     headers = note_ignored(switches, unknown_names(raw, LlamaTokenizeBody))
     service = text_service(server.models.find(body.model))
@@ -154,14 +144,12 @@ def _piece(token_id: int, content: bytes) -> Piece:
 
 
 def _check_listed(name: str, token_ids: Sequence[int]) -> None:
-    """Raises: InvalidRequest for more tokens than are listed with their texts."""
     if len(token_ids) > LIMITS.max_token_ids:
         message = f"{name} lists at most {LIMITS.max_token_ids} tokens, there are {len(token_ids)}"
         raise V1.fault(name, "count", message)
 
 
 async def detokenize(http: HttpCall, server: Server) -> Reply:
-    """The text of tokens. Raises: ServerError."""
     raw = decode_object(http, V1)
     body = read_struct(raw, DetokenizeBody, V1)
     check_count("tokens", len(body.tokens), LIMITS.max_token_ids, V1)
@@ -171,13 +159,12 @@ async def detokenize(http: HttpCall, server: Server) -> Reply:
 
 
 async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
-    """The tokenizer's facts. Raises: ServerError."""
     service = text_service(server.models.find(http.query.get("model") or model_of_body(http, server)))
     return tokenizer_info(service.tokenizer, service.chat_template, service.max_model_len)
 
 
 def tokenizer_info(tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int) -> dict[str, Any]:
-    """The tokenizer's facts, by the names of tokenizer_config.json. No Struct: checkpoints name their tokens themselves."""
+    """The facts by the names of tokenizer_config.json. No Struct: checkpoints name their tokens themselves."""
     facts = tokenizer.facts if isinstance(tokenizer, HfTokenizer) else None
     named: dict[str, str | None] = {"pad_token": None, "unk_token": None}
     for name, token_id in (("bos_token", tokenizer.bos_token_id), ("eos_token", tokenizer.eos_token_id)):
@@ -196,7 +183,6 @@ def tokenizer_info(tokenizer: Tokenizer, template: ChatTemplate | None, max_mode
 
 
 def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
-    """The prompt as it would be generated from. Raises: InvalidRequest."""
     if body.messages is None:
         if body.prompt is None:
             raise V1.fault("prompt", "missing", "prompt is missing: give a prompt or messages")
@@ -207,7 +193,6 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
 
 
 def token_schemas(model: ModelProfile) -> dict[str, Schema]:
-    """The components of these bodies and answers."""
     chat = "messages, and what else shapes a conversation: as in ChatRequestV1"
     named = {"model": "the model to use; the default model if absent"}
     switch = nullable(LENIENT_BOOLEAN)

@@ -1,8 +1,4 @@
-"""Caching fields of OpenAI's routes: how long to keep a prompt, and the key to find it again.
-
-Checks them, turns them into seconds, names those without effect; keeps nothing. Called by the dialects, on the event loop.
-Source: OpenAI API reference, chat and responses, and its guide to prompt caching.
-"""
+"""OpenAI's fields for prompt caching. Source: OpenAI API reference, chat and responses, and its guide to prompt caching."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ REASONS: Mapping[str, str] = {
     "prompt_cache_options.ttl": NOT_KEPT,
     "prompt_cache_options.mode": "the beginning of every prompt is cached, with marks or without",
 }
-"""Why these have no effect, where they have none."""
 
 
 Mode = Annotated[str, Meta(extra_json_schema={"enum": list(MODES)})]
@@ -46,22 +41,16 @@ class PromptCacheOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CachingFields(Protocol):
-    """The fields of a body that speak of cached prompts."""
-
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
     prompt_cache_options: PromptCacheOptions | None
 
 
 NAMES = frozenset({"prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"})
-"""The fields of a body that speak of cached prompts."""
 
 
 def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | None:
-    """Seconds to keep the prompt, as in `EngineRequest.cache_keep_s`. `is_kept`: the server can keep prompts.
-
-    Raises: InvalidRequest.
-    """
+    """Seconds to keep the prompt, as in `EngineRequest.cache_keep_s`. Raises: InvalidRequest."""
     options = body.prompt_cache_options or PromptCacheOptions()
     retention = _seconds("prompt_cache_retention", body.prompt_cache_retention, RETENTIONS, profile)
     lifetime = _seconds("prompt_cache_options.ttl", options.ttl, LIFETIMES, profile)
@@ -73,7 +62,6 @@ def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | N
 
 
 def idle_names(raw: Mapping[str, Any], body: CachingFields, *, is_kept: bool, has_keys: bool) -> Iterator[str]:
-    """Names of what has no effect among these fields, and within them."""
     options = body.prompt_cache_options or PromptCacheOptions()
     if body.prompt_cache_key and not has_keys:
         yield "prompt_cache_key"

@@ -1,8 +1,4 @@
-"""The parts that the APIs of OpenAI's shape share beside parameters: usage, the model's name, and the frame of answers.
-
-Does: count tokens, begin and end answers, write chunks that have only text. Does not: know choices, parameters or routes.
-Used on the event loop.
-"""
+"""Usage, the model's name, and the frame of answers: shared by the APIs of OpenAI's shape. On the event loop."""
 
 from __future__ import annotations
 
@@ -81,10 +77,7 @@ class Usage(msgspec.Struct):
 
 
 class UsageCounter:
-    """Counts the tokens of one call.
-
-    `has_details`: also the cached prompt tokens. `has_reasoning`: also the tokens of reasoning, with what marks it.
-    """
+    """Counts the tokens of one call, with the cached ones (`has_details`) and those of reasoning (`has_reasoning`)."""
 
     def __init__(self, *, has_details: bool, has_reasoning: bool = False) -> None:
         self._has_details = has_details
@@ -97,7 +90,6 @@ class UsageCounter:
         self._reasoning: dict[int, int] = {}  # by sequence
 
     def add(self, event: GenerationEvent) -> None:
-        """Count one event of a stream."""
         num_tokens = len(event.tokens)
         self._num_completion_tokens += num_tokens
         if event.num_cached_tokens:
@@ -120,7 +112,6 @@ class UsageCounter:
         return self.usage()
 
     def usage(self) -> Usage:
-        """The counts so far."""
         return Usage(
             self._num_prompt_tokens,
             self._num_completion_tokens,
@@ -140,7 +131,6 @@ class UsageCounter:
 
 
 def _num_reasoning_tokens(sequence: SequenceResult) -> int:
-    """The tokens that wrote the reasoning of a whole answer, with what marks it."""
     if not sequence.reasoning:
         return 0
     end = end_of(sequence.text, sequence.reasoning)
@@ -148,7 +138,6 @@ def _num_reasoning_tokens(sequence: SequenceResult) -> int:
 
 
 def end_of(text: str, part: str) -> int | None:
-    """The index after the first occurrence of `part` in `text`; None if there is none."""
     begin = text.find(part)
     return None if begin < 0 else begin + len(part)
 
@@ -164,7 +153,6 @@ def num_tokens_within(tokens: Sequence[TokenOutput], num_chars: int) -> int:
 
 
 def json_logprob(logprob: float | None) -> float | None:
-    """The log-probability as JSON can hold it."""
     if logprob is None or math.isnan(logprob):
         return None
     return max(logprob, LOWEST_LOGPROB)
@@ -182,10 +170,7 @@ PromptLogprobs = list[dict[str, PromptLogprobEntry] | None]
 
 
 def prompt_logprobs(prompt: PromptInfo, top_n: int) -> PromptLogprobs:
-    """Per prompt token its candidates by token id, the token itself first; None where there is no probability.
-
-    Source: vLLM's `prompt_logprobs` (vllm/entrypoints/openai, v0.10).
-    """
+    """By token id, the token itself first; None where there is no probability. Source: vLLM's `prompt_logprobs`."""
     return [_prompt_candidates(token, top_n) for token in prompt.tokens]
 
 
@@ -201,10 +186,7 @@ def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogpro
 
 
 class TextChunk:
-    """A chunk that carries nothing but text: all other bytes are made once, and most tokens need no more than the text.
-
-    `frame`: text -> the whole chunk, framed.
-    """
+    """A chunk with nothing but text: all other bytes are made once. `frame`: text -> the whole chunk, framed."""
 
     __slots__ = ("_after", "_before")
 
@@ -214,7 +196,6 @@ class TextChunk:
         self._before, self._after = frame(placeholder).split(_ENCODER.encode(placeholder))
 
     def frame(self, text: str) -> bytes:
-        """The chunk with this text."""
         return self._before + _ENCODER.encode(text) + self._after
 
 
@@ -298,15 +279,11 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class StreamedBody(Protocol):
-    """The fields of a body that its answer's frame depends on."""
-
     model: str | None
     stream_options: StreamOptions | None
 
 
 class Chunk(Protocol):
-    """A chunk of either kind."""
-
     timings: Timings | UnsetType
     prompt_progress: ToldProgress | UnsetType
 
@@ -315,8 +292,6 @@ ChunkT = TypeVar("ChunkT", bound=Chunk)
 
 
 class OpenAiEncoder(Encoder, Generic[ChunkT]):
-    """An encoder of OpenAI's shape."""
-
     def __init__(
         self,
         body: StreamedBody,
@@ -346,12 +321,10 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
         self._timings = NO_TIMINGS
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        """They stand in a whole answer and in a stream's last chunk."""
         self._timings = timings
         return True
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200 and the framing's media type."""
         return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
 
     def progress(self, told: ToldProgress) -> bytes:
@@ -361,7 +334,6 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
         return self._frame(chunk)
 
     def end(self) -> bytes:
-        """The usage chunk, if asked for, and the end mark; JSON lines have none."""
         usage = b""
         if self._tells_usage:
             chunk = self._chunk([], self._usage.usage())
@@ -370,7 +342,6 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
         return usage + (SSE_DONE if self._is_sse else b"")
 
     def stream_error(self, error: ServerError) -> bytes:
-        """The error as the stream's last event."""
         return self._errors.last_bytes(error, is_sse=self._is_sse)
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
@@ -389,7 +360,6 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
         return sse(payload) if self._is_sse else jsonline(payload)
 
     def _more_text(self, index: int, text: str) -> bytes:
-        """A chunk with nothing but text."""
         chunk = self._text_chunks.get(index)
         if chunk is None:
             chunk = self._text_chunks[index] = TextChunk(

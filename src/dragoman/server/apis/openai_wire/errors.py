@@ -1,7 +1,4 @@
-"""Errors in OpenAI's wire format: the status of each kind, the complete answer, and the form inside a stream.
-
-Called by the dialects, on the event loop. Source: OpenAI API reference, error codes.
-"""
+"""Errors in OpenAI's wire format. Called by the dialects, on the event loop. Source: OpenAI API reference, error codes."""
 
 from __future__ import annotations
 
@@ -55,18 +52,17 @@ class OpenAiError(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """The form of an API's errors: the status of every kind, the body, and the body inside a stream (None = the same)."""
+    """An API's errors: the status of every kind, the body, and the body inside a stream (None = the same)."""
 
     statuses: Mapping[str, int]
     body: BodyBuilder
     in_stream: BodyBuilder | None = None
 
     def reply(self, error: ServerError) -> Reply:
-        """The complete answer for a call that failed before anything was sent."""
         return Reply(self.statuses[error.kind], msgspec.json.encode(self.body(error)), JSON_MEDIA_TYPE)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The same; implements `ErrorTeller`."""
+        """Implements `ErrorTeller`."""
         return self.reply(error)
 
     def last_bytes(self, error: ServerError, *, is_sse: bool) -> bytes:
@@ -92,11 +88,9 @@ CODES: Mapping[str, ErrorCode] = {
     "capacity": "context_length_exceeded",
     "engine_dead": "engine_dead",
 }
-"""The code of each kind that has one."""
 
 
 def openai_body(error: ServerError) -> OpenAiError:
-    """The body of an error."""
     status = STATUSES[error.kind]
     kind: ErrorType = "server_error" if status >= 500 else "invalid_request_error"
     kind = "rate_limit_error" if status == 429 else kind
@@ -108,7 +102,7 @@ ERRORS = json_errors(STATUSES, OpenAiError)
 
 
 def without_code(answer: AnswerCall) -> AnswerCall:
-    """The same operation; but where nothing is found, the error has no code: OpenAI's API has one only for models."""
+    """The same operation; but NotFound has no code: OpenAI's API has one only for models."""
 
     async def answering(http: HttpCall, server: Server) -> Any:
         try:

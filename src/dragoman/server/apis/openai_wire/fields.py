@@ -1,7 +1,4 @@
-"""Reads a JSON body into a Struct and checks its values; errors name the parameter, the value and what is allowed.
-
-Does not know what the parameters mean. Called by the dialects, on the event loop.
-"""
+"""Reads a JSON body into a Struct and checks its values; errors name the parameter, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -64,10 +61,7 @@ BOUNDS: Mapping[str, Bounds] = {
 
 
 def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
-    """The body as a dictionary, without the fields that are null or set to empty, which means "not given".
-
-    Not to be changed. Raises: InvalidPayload.
-    """
+    """The body without fields that are null or set to empty ("not given"). Not to be changed. Raises: InvalidPayload."""
     try:
         raw = http.json()
     except NotJson as error:
@@ -89,10 +83,6 @@ def read_struct(raw: Mapping[str, Any], struct_type: type[StructT], profile: Pro
 
 
 def check_bounds(raw: Mapping[str, Any], body: msgspec.Struct, profile: Profile, exempt: Collection[str] = ()) -> None:
-    """Raises InvalidRequest for the first number of `raw` outside its range, but for the fields in `exempt`.
-
-    `body`: its fields, typed.
-    """
     for name in raw:
         bounds = profile.bounds.get(name) or BOUNDS.get(name)
         if bounds is not None and name not in exempt and (value := getattr(body, name, None)) is not None:
@@ -111,27 +101,23 @@ def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> N
 
 
 def check_word(name: str, word: str | None, allowed: Sequence[str], profile: Profile) -> None:
-    """Raises InvalidRequest for a word that is not one of those allowed; None is not given."""
     if word is not None and word not in allowed:
         message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
         raise profile.fault(name, "value", message)
 
 
 def check_count(name: str, count: int, most: int, profile: Profile) -> None:
-    """Raises InvalidRequest if a list or an object has more than `most` entries."""
     if count > most:
         raise profile.fault(name, "count", f"{name} must have at most {most} entries, got {count}", limit=most)
 
 
 def check_length(name: str, num_chars: int, most: int, profile: Profile) -> None:
-    """Raises InvalidRequest if texts have more characters together than a prompt may have."""
     if num_chars > most:
         message = f"{name} must have at most {most} characters together, got {num_chars}"
         raise profile.fault(name, "length", message)
 
 
 def check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
-    """Raises InvalidRequest for more labels, or longer ones, than OpenAI's API takes."""
     check_count("metadata", len(metadata), MAX_METADATA, profile)
     for part, texts, most in (("key", metadata, MAX_METADATA_KEY), ("value", metadata.values(), MAX_METADATA_VALUE)):
         longest = max(map(len, texts), default=0)
@@ -141,7 +127,6 @@ def check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
 
 
 def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Profile) -> None:
-    """Raises InvalidRequest for the first of `words` with more than `most` characters."""
     for position, word in enumerate(words):
         if len(word) > most:
             message = f"{name}[{position}] must have at most {most} characters, got {len(word)}"
@@ -162,7 +147,6 @@ def read_texts(
 
 
 def read_token_ids(name: str, ids: Sequence[int] | None, most: int, profile: Profile) -> tuple[int, ...]:
-    """The token ids of a parameter, at most `most`. Raises: InvalidRequest."""
     if not ids:
         return ()
     check_count(name, len(ids), most, profile)
@@ -173,7 +157,6 @@ def read_token_ids(name: str, ids: Sequence[int] | None, most: int, profile: Pro
 
 
 def read_logit_bias(name: str, given: Mapping[str, float] | None, most: int, profile: Profile) -> dict[int, float]:
-    """The biases by token id, at most `most`. Raises: InvalidRequest."""
     bias: dict[int, float] = {}
     if not given:
         return bias
@@ -196,7 +179,6 @@ def _are_ids(keys: Collection[str]) -> bool:
 
 
 def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Names in `raw` that `struct_type` does not have, in order."""
     known: Collection[str] = struct_type.__struct_encode_fields__
     return tuple(name for name in raw if name not in known)
 

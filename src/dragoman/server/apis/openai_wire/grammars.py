@@ -1,8 +1,6 @@
-"""Reads every way of asking for structured output into a neutral grammar, for every dialect.
+"""Reads every way of asking for structured output into a neutral grammar. On the event loop.
 
-Refuses what is malformed, and two constraints at once. The service compiles, and reports what only a compiler can find.
-Called on the event loop. Sources: OpenAI API reference, structured outputs; vLLM guided decoding; TGI's `response_format`,
-which huggingface_hub sends.
+Sources: OpenAI API reference, structured outputs; vLLM guided decoding; TGI's `response_format`.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True):
 
 
 class GrammarFields(SamplingFields, kw_only=True):
-    """The parameters that constrain the output; at most one may be given. (A Struct has one base: the samplers'.)"""
+    """The parameters that constrain the output. (A Struct has one base: the samplers'.)"""
 
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
@@ -143,10 +141,9 @@ def read_json_schema(param: str, value: Any, profile: Profile, *, is_strict: boo
 def parts_passed_over(
     param: str, schema: Any, profile: Profile, *, of: str = "", is_strict: bool, has_faults: bool
 ) -> dict[str, str]:
-    """The parts of a schema that are not enforced, and why; it has passed `schema_problem`.
+    """The parts of a schema that are not enforced, and why. Raises: InvalidRequest for the first one if it is strict.
 
     `of`: whose the schema is, for errors. `has_faults`: references to nothing are passed over, too.
-    Raises: InvalidRequest for the first part if it is strict.
     """
     found = enforceable(schema).passed_over
     for place, reason, is_fault in found:
@@ -160,17 +157,15 @@ def parts_passed_over(
 
 
 def read_regex(param: str, value: Any, profile: Profile) -> Grammar:
-    """The grammar of a regular expression."""
     return Grammar("regex", _text(param, value, "a regular expression", profile), param=param)
 
 
 def read_lark(param: str, value: Any, profile: Profile) -> Grammar:
-    """The grammar of a Lark text."""
     return Grammar("lark", _text(param, value, "a Lark grammar", profile), param=param)
 
 
 def read_gbnf(param: str, value: str, profile: Profile) -> Grammar:
-    """The grammar of a text in GBNF, or in Lark after %llguidance, as builds of llama.cpp with that library take it."""
+    """Takes GBNF, or Lark after %llguidance, as builds of llama.cpp with that library do."""
     if not value.startswith("%llguidance") and "::=" not in value:
         raise profile.fault(param, "value", f"{param} must be GBNF, rules like root ::= ..., got {shown(value)}")
     return Grammar("lark", value, param=param)
@@ -182,7 +177,6 @@ def read_schema_or_object(param: str, value: dict[str, Any], profile: Profile) -
 
 
 def read_choice(param: str, value: list[str], profile: Profile) -> Grammar:
-    """The grammar that allows exactly one of the given texts."""
     if not value or "" in value:
         raise profile.fault(param, "value", f"{param} must be a list of non-empty strings, got {shown(value)}")
     if len(value) > MAX_CHOICES:
@@ -229,7 +223,7 @@ _MAX_SCHEMA_DEPTH = 64
 
 
 class _Rule(NamedTuple):
-    """The rule for a keyword's value: the check, and its words for errors."""
+    """The check of a keyword's value, and its words for errors."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -261,8 +255,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(SCHEMA_MAP_KEYWORDS, _Rule(lambda value: isinstance(value, dict), "must be an object")),
     **dict.fromkeys(SCHEMA_LIST_KEYWORDS, _Rule(lambda value: isinstance(value, list), "must be an array")),
 }
-"""Source: JSON Schema 2020-12, the meta-schema's types of the keywords that constrain generation. Exclusive bounds may be
-truth values, as in draft 4."""
+"""Source: JSON Schema 2020-12, the meta-schema. Exclusive bounds may be truth values, as in draft 4."""
 
 
 def schema_problem(schema: Any) -> str | None:

@@ -1,9 +1,4 @@
-"""llama.cpp's own parameters, once for its routes and for those of OpenAI's shape, where its server takes them as well.
-
-Does: name the samplers and their parameters; put what a body of OpenAI's shape says in llama.cpp's words into OpenAI's;
-switch samplers off that it does not list; read line limits and adapters. Does not: read OpenAI's own fields, or grammars.
-Called by the dialects, on the event loop. Source: llama.cpp, tools/server/README.md.
-"""
+"""llama.cpp's own parameters, for its routes and those of OpenAI's shape. Source: llama.cpp, tools/server/README.md."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
     "infill": (),
     "xtc": ("xtc_probability", "xtc_threshold"),
 }
-"""The parameters of our samplers, under every name that they have; the samplers by llama.cpp's names, in their order."""
+"""The parameters of our samplers, under every name that they have; the samplers in llama.cpp's order."""
 ORDER = tuple(OF_SAMPLERS)
 LACKING = ("adaptive_p",)
 BY_DEFAULT = tuple(name for name in ORDER if name != "infill")
@@ -72,17 +67,14 @@ def read_samplers(asked: str | list[str] | None, profile: Profile) -> tuple[str,
 
 
 def in_order(samplers: Sequence[str]) -> tuple[str, ...]:
-    """Those that there are, in the order in which they are applied."""
     return tuple(name for name in ORDER if name in samplers)
 
 
 def has_penalty(sampling: SamplingParams) -> bool:
-    """True if tokens are penalised for having occurred before."""
     return sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty or sampling.frequency_penalty)
 
 
 def line_limits(n_indent: int | None, t_max_predict_ms: int | None) -> LineLimits | None:
-    """The limits on an answer's lines; None = no limits."""
     max_ms = t_max_predict_ms or 0
     if max_ms <= 0 and not n_indent:
         return None
@@ -147,7 +139,6 @@ EFFECTS: Mapping[str, str] = {
     "post_sampling_probs": "llama.cpp's: log-probabilities are of what each token was drawn from",
     "lora": "llama.cpp's: the adapter of this answer, by its place in the list; a scale is 0 or 1",
 }
-"""The fields and their meanings."""
 
 _OVERRIDDEN = "another name of the same is given as well, which counts"
 REASONS: Mapping[str, str] = {
@@ -160,11 +151,6 @@ REASONS: Mapping[str, str] = {
 
 
 class LlamaFields(GrammarFields, kw_only=True):
-    """Its fields; None = not given. (A Struct has one base: what constrains the output.)
-
-    `n_probs` and `return_tokens` are of bodies whose answers have a place for what they ask for.
-    """
-
     n_predict: int | None = None
     n_cmpl: int | None = None
     repeat_penalty: float | None = None
@@ -180,10 +166,7 @@ class LlamaFields(GrammarFields, kw_only=True):
 
 
 def adopt_aliases(body: LlamaFields, max_n: int, profile: Profile) -> None:
-    """Put what was given by llama.cpp's names where OpenAI's are read, unless these were given too. Mutates: `body`.
-
-    Raises: InvalidRequest for a number of answers above `max_n`.
-    """
+    """Puts what was given by llama.cpp's names where OpenAI's are read, unless these were given too. Mutates: `body`."""
     if body.n_cmpl is not None:
         check_number("n_cmpl", body.n_cmpl, Bounds(1, max_n), profile)
     for name, (own, *_) in ALIASES.items():
@@ -197,10 +180,7 @@ def adopt_aliases(body: LlamaFields, max_n: int, profile: Profile) -> None:
 def without_unlisted(
     sampling: SamplingParams, body: LlamaFields, profile: Profile, lacks: Collection[str]
 ) -> SamplingParams:
-    """The parameters with everything off that llama.cpp's fields turn off, and the engine `lacks`.
-
-    Raises: InvalidParameter.
-    """
+    """The parameters with everything off that llama.cpp's fields turn off. Raises: InvalidParameter."""
     if body.samplers is None and body.repeat_last_n is None and not body.post_sampling_probs:  # as nearly always
         return sampling
     listed = read_samplers(body.samplers, profile)

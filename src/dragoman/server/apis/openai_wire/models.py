@@ -1,7 +1,4 @@
-"""The bodies of model lists, as OpenAI's API has them, and OpenVINO Model Server's after it.
-
-Source: OpenAI API reference, models; vLLM's `max_model_len`.
-"""
+"""The bodies of model lists. Source: OpenAI API reference, models; vLLM's `max_model_len`."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class OpenAiModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
-    """GET /v1/models/{name} and /v3/models/{name}, where `owned_by` is "OVMS", as that server says."""
     return OpenAiModel(
         id=facts.name,
         created=facts.created_s,
@@ -53,5 +49,4 @@ def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
 
 
 def openai_models(models: Sequence[ModelFacts], owned_by: str = "dragoman") -> OpenAiModelList:
-    """GET /v1/models and /v3/models."""
     return OpenAiModelList(data=[openai_model(facts, owned_by) for facts in models])

@@ -1,11 +1,4 @@
-"""Differences between the OpenAI-shaped APIs: one value per prefix, read by one implementation.
-
-Does: name the differences (defaults, limits, wording) as data. Does not: parse or encode.
-Used by the completions and chat dialects, on the event loop.
-
-`texts` maps "<parameter>.<problem>" to the exact words of a server that clients compare with; everything not listed there
-gets the general sentence with the value and what is allowed.
-"""
+"""Differences between the OpenAI-shaped APIs, as data: defaults, limits and wording; read by one implementation."""
 
 from __future__ import annotations
 
@@ -32,14 +25,13 @@ OPENAI_FINISH: Mapping[FinishReason, str] = {
 }
 
 ChunkName = Literal["text_completion", "text_completion.chunk"]
-"""What the chunks of a completion call themselves."""
 
 _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One set of defaults. The fields' own defaults are those of OpenAI's API."""
+    """One set of defaults; the fields' own are OpenAI's. `texts`: "<parameter>.<problem>" -> a server's exact words."""
 
     name: str
     errors: ErrorShape = OPENAI
@@ -72,10 +64,7 @@ class Profile:
     asks_nothing: Mapping[str, object] = field(default_factory=dict)  # of these, the values that are not worth a word
 
     def fault(self, param: str, problem: str, message: str, **values: object) -> InvalidRequest:
-        """The error for one parameter in this profile's words, into which `values` go where it names them.
-
-        `param` may hold subscripts, as in stop[2]; the texts' keys have them empty.
-        """
+        """The error for a parameter in this profile's words. Subscripts in `param`, as in stop[2], match `[]` in `texts`."""
         place = _SUBSCRIPT.sub("[]", param)
         own = self.texts.get(f"{place}.{problem}")
         if own is None and problem == "negative":
@@ -85,11 +74,9 @@ class Profile:
         return kind(text, param=self.place + param)
 
     def wrong(self, param: str, allowed: str, value: object, problem: str = "value") -> InvalidRequest:
-        """The error for a value that is not one of those `allowed`."""
         return self.fault(param, problem, f"{param} must be {allowed}, got {shown_json(value, MAX_SHOWN_LENGTH)}")
 
     def missing(self, param: str, allowed: str) -> InvalidRequest:
-        """The error for a parameter that is not given, and the values that are `allowed`."""
         return self.fault(param, "missing", f"{param} is missing: it must be {allowed}")
 
     def payload_fault(

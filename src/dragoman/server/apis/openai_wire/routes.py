@@ -1,8 +1,4 @@
-"""The part of an API that has OpenAI's shape: completions, conversations, embeddings and the list of models.
-
-Does: set up dialects, list operations and the schemas of bodies, by what differs between APIs. Does not: parse or encode.
-Used when APIs are imported and when a model is set up.
-"""
+"""The part of an API that has OpenAI's shape: completions, conversations, embeddings and the list of models, as data."""
 
 from __future__ import annotations
 
@@ -48,16 +44,13 @@ class OpenAiRoutes:
 
     @property
     def chat(self) -> str:
-        """The dialect of conversations."""
         return f"{self.name}.chat"
 
     @property
     def completions(self) -> str:
-        """The dialect of completions."""
         return f"{self.name}.completions"
 
     def dialects(self, profile: ModelProfile) -> Dialects:
-        """The dialects for a model."""
         shared = shared_options(profile)
         chat = profile.options(ChatOptions, route=lambda options, http: self.chat_profile, **shared)
         completions = profile.options(CompletionsOptions, profile=self.completions_profile, **shared)
@@ -68,7 +61,6 @@ class OpenAiRoutes:
         }
 
     def schemas(self, profile: ModelProfile, chat_defaults: Mapping[str, Any]) -> dict[str, Schema]:
-        """The components of the bodies. `chat_defaults`: of conversations, where they are not the usual ones."""
         version = self.version.upper()
         return {
             **shared_schemas(),
@@ -78,7 +70,6 @@ class OpenAiRoutes:
         }
 
     def operations(self) -> tuple[Operation, ...]:
-        """All of them."""
         path, version = f"/{self.version}", self.version.upper()
         content = {JSON_MEDIA_TYPE: Completion, SSE_MEDIA_TYPE: (CompletionChunk, self.error)}
         return (
@@ -114,7 +105,6 @@ class OpenAiRoutes:
 
 
 def embeddings_operation(*, errors: ErrorFamily, body: str, **more: Any) -> PoolingOperation:
-    """Embeddings. `body`: the component. `more`: what differs else."""
     return PoolingOperation(
         tag="Embeddings",
         answers=errors.beside(json_answer(EmbeddingList, "the vectors", *IGNORED)),

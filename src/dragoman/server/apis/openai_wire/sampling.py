@@ -1,7 +1,5 @@
-"""The parameters that completions and chat share, and how they become neutral ones.
+"""The parameters that completions and chat share, and how they become neutral ones. On the event loop.
 
-Checks across parameters, fills in the profile's defaults, names what had no effect; reads no prompts, messages or logprobs.
-Called by the dialects, on the event loop.
 Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vLLM SamplingParams (the extensions).
 """
 
@@ -77,7 +75,7 @@ IGNORED: Mapping[str, str] = {
     "guided_whitespace_pattern": "the grammar engine decides on whitespace",
     "request_id": "the x-request-id header names a request",
 }
-"""Parameters that are known and have no effect, and why; all of them are reported to the client."""
+"""Parameters that are known and have no effect; all of them are reported to the client."""
 
 _NEEDY: Mapping[str, str] = {
     **{name: name for name, one in PARAMETERS.items() if one.needs is not Need.NOTHING and name != "temperature"},
@@ -102,7 +100,7 @@ REFUSED: Mapping[str, str] = {
     "logits_processors": "it names code that would run inside the server",
     "chat_template": "it is code; the model's own template is used",
 }
-"""Parameters refused by name, since leaving them out would change the answer unseen, and why."""
+"""Parameters refused by name, since leaving them out would change the answer unseen."""
 
 
 class SharedBody(LlamaFields, kw_only=True):
@@ -171,11 +169,7 @@ def _shared_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, exempt: Collection[str] = ()) -> None:
-    """Everything that can be wrong with the shared fields one by one, except what `shared_request` finds.
-
-    The numbers in `exempt` are not held against their ranges.
-    Raises: InvalidRequest.
-    """
+    """Checks the shared fields one by one; `shared_request` checks the rest. Raises: InvalidRequest."""
     profile = reading.profile
     for name, reason in REFUSED.items():
         if name in raw:
@@ -206,9 +200,9 @@ def shared_request(
     grammar: Grammar | None = None,
     **more: Any,
 ) -> GenerationRequest:
-    """The neutral request for `body`; `max_tokens` is the limit that applies where the client set none.
+    """The neutral request for `body`. Raises: InvalidRequest.
 
-    `grammar`: of a parameter that only the caller knows. `more`: further fields of the request. Raises: InvalidRequest.
+    `max_tokens`: the limit where the client set none. `grammar`: of a parameter that only the caller knows.
     """
     profile, speaks_llama = reading.profile, _speaks_llama(body)
     if speaks_llama:
@@ -253,12 +247,10 @@ def shared_request(
 
 @cache
 def _reader_of_llama(kind: type[SharedBody]) -> Callable[[SharedBody], tuple[Any, ...]]:
-    """Reads the fields of llama.cpp's that bodies of that kind have."""
     return attrgetter(*(name for name in kind.__struct_fields__ if name in LLAMA_EFFECTS))
 
 
 def _speaks_llama(body: SharedBody) -> bool:
-    """True if one of llama.cpp's fields was given."""
     said = _reader_of_llama(type(body))(body)
     return said.count(None) < len(said)
 
@@ -279,7 +271,6 @@ def _cache_salt(body: SharedBody, profile: Profile) -> str:
 
 
 def _adapter(body: SharedBody, reading: Reading) -> str | None:
-    """The adapter that `lora` applies, "" = none; None = as the model's name says. Raises: InvalidRequest."""
     if body.lora is None:
         return None
     return applied_adapter("lora", body.lora, tuple(reading.options.names.adapters()), reading.profile)
@@ -299,10 +290,7 @@ def without_effect(
     reading: Reading,
     kind: type[msgspec.Struct] | None = None,
 ) -> list[str]:
-    """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them.
-
-    `kind`: the Struct that `raw` was read as, where `body` has only a part of it.
-    """
+    """Names of fields without effect, in the order sent. `kind`: the Struct that `raw` was read as, if not the body's."""
     idle = set(unknown_names(raw, kind or type(body)))
     idle -= {name for name, nothing in reading.profile.asks_nothing.items() if raw.get(name) == nothing}
     if reading.profile.ignores_model and not reading.options.names.knows(body.model):
@@ -337,12 +325,10 @@ def without_effect(
 
 
 def tells_progress(body: SharedBody, reading: Reading) -> bool:
-    """True if the stream reports progress on the prompt."""
     return bool(body.stream and getattr(body, "return_progress", None) and reading.options.tells_progress)
 
 
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
-    """The reasons why these fields change nothing; unknown fields have none."""
     if not names:
         return {}
     unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
@@ -360,9 +346,7 @@ _OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DR
 
 
 def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of samplers and penalties: from a body, else from `defaults`. What neither says is left out, and what
-    belongs to a sampler that is off. Raises: InvalidRequest.
-    """
+    """Samplers and penalties from a body, else from `defaults`, without those that are off. Raises: InvalidRequest."""
     *said, nsigma = _READ_SAMPLERS(body)
     if nsigma is None and not defaults and said.count(None) == len(said):
         return {}
@@ -423,7 +407,6 @@ def _sampling_params(
 
 
 def _grammar(body: SharedBody, profile: Profile, read: Grammar | None) -> Grammar | None:
-    """The grammar that was `read` already, else that of the body, in which there may be one at most."""
     guided = (body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
     if (body.response_format, body.structured_outputs, body.grammar, body.json_schema, *guided) == (
         None,
@@ -451,7 +434,7 @@ def _seed(body: SharedBody, profile: Profile, operator: Mapping[str, Any]) -> in
 
 
 def _search_fields(body: SharedBody, reading: Reading) -> dict[str, Any]:
-    """The number of sequences and how they are drawn: `best_of` > n, `num_beams` > 1, or neither. Raises: InvalidRequest."""
+    """The number of sequences and how they are drawn: `best_of` > n, `num_beams` > 1, or neither."""
     profile, best_of = reading.profile, body.best_of
     n = _count("n", _or(body.n, 1), reading)
     if best_of is not None and n > _count("best_of", best_of, reading):
@@ -498,7 +481,6 @@ def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | 
 
 
 def logprob_bounds(reading: Reading) -> Bounds:
-    """The bounds on candidates per token."""
     return Bounds(0, reading.options.limits.max_logprobs)
 
 

@@ -1,7 +1,4 @@
-"""`ttl` of OpenAI's bodies: how long a model that was loaded for a call stays after its last one.
-
-Tells the model's owner, who unloads. Called by the dialects, on the event loop. Source: LM Studio's documentation, idle TTL.
-"""
+"""`ttl`: how long a model stays after its last call. On the event loop. Source: LM Studio's documentation, idle TTL."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ NO_EFFECT = "models do not come and go here"
 
 
 def note_ttl(seconds: float, profile: Profile) -> None:
-    """Tell the model's owner how long it is to stay after this call. Raises: InvalidRequest."""
     check_number(NAME, seconds, BOUNDS[NAME], profile)
     record = current_call()
     if record is not None:

@@ -1,7 +1,4 @@
-"""Limits on reasoning and on repetition, under the names that servers and clients use.
-
-Called by the dialects, on the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llama.cpp's server.
-"""
+"""Limits on reasoning and repetition. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class ReasoningBody(msgspec.Struct, kw_only=True):
 
 
 def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: int | None) -> int:
-    """Most tokens of reasoning; one field at least says it. `reasoning_tokens`: of `reasoning`. Raises: InvalidRequest."""
+    """Most tokens of reasoning; at least one field says it. Raises: InvalidRequest."""
     if reasoning_tokens is not None:
         check_number(REASONING_TOKENS, reasoning_tokens, BOUNDS["thinking_token_budget"], profile)
     said: dict[str, int | None] = {
@@ -71,7 +68,6 @@ def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: in
 
 
 def repetition_detection(asked: RepetitionBody, profile: Profile) -> RepetitionDetection:
-    """When the answer counts as a loop. Raises: InvalidRequest."""
     name = "repetition_detection"
     for field, bounds in _REPETITION_BOUNDS.items():
         check_number(f"{name}.{field}", getattr(asked, field), bounds, profile)

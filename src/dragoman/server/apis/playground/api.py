@@ -1,4 +1,4 @@
-"""The playground as an API: the page and its files. None of them needs a key; what the page asks for then may need one."""
+"""The playground's page and its files. They need no key; what the page asks for may need one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ PATH = "/playground"
 
 
 async def page(http: HttpCall, server: Server) -> Reply:
-    """The page."""
     return reply_of(INDEX, http)
 
 
 async def file(http: HttpCall, server: Server) -> Reply:
-    """One of the files that the page is made of."""
     return reply_of(http.path_params["file"], http)
 
 

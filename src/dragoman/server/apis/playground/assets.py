@@ -1,7 +1,4 @@
-"""The files of the playground as they are sent: plain or compressed, or not at all if the browser has them already.
-
-Reads the files of `page` at the first request and keeps their bytes. Called by the operations, on the event loop.
-"""
+"""The files of `page`, plain or compressed. Reads them at the first request and keeps their bytes. On the event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ MEDIA_TYPES: Mapping[str, str] = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""By what the name of a file ends with; files of other kinds are not served."""
+"""By the end of a file's name; files of other kinds are not served."""
 
 # Scripts and styles come from this server only, and no text is ever read as HTML; pictures that people drop are data.
 POLICY = (
@@ -50,7 +47,6 @@ class Asset:
     tag: str
 
     def reply(self, http: HttpCall) -> Reply:
-        """The file in an encoding that the client takes; 304 if it has it already."""
         is_compressed = names(http.headers.get("accept-encoding", "").lower(), "gzip", "x-gzip")
         tag = f'"{self.tag}-gzip"' if is_compressed else f'"{self.tag}"'
         headers = {**HEADERS, "etag": tag}
@@ -63,13 +59,11 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """The page's files by name. Reads them at the first call."""
     found = {one.name: one.read_bytes() for one in files(__package__).joinpath("page").iterdir() if one.is_file()}
     return {name: _asset(name, body) for name, body in found.items() if _kind(name) in MEDIA_TYPES}
 
 
 def reply_of(name: str, http: HttpCall) -> Reply:
-    """The file of that name, or 404."""
     asset = assets().get(name)
     if asset is None:
         text = f"The playground has no file {name[:100]!r}\n"

@@ -18,7 +18,6 @@ NAME = "pooling"
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model."""
     return {f"{NAME}.classify": TextsDialect(profile, CLASSIFY), NAME: TextsDialect(profile, POOL)}
 
 

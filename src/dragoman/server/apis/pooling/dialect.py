@@ -1,7 +1,4 @@
-"""vLLM's `/classify` and `/pooling`.
-
-Does not: tokenise or compute. Called on the event loop. Source: vLLM's pooling API.
-"""
+"""vLLM's `/classify` and `/pooling`. Called on the event loop. Source: vLLM's pooling API."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ _SERVICES: Mapping[str, Callable[[ModelProfile], PoolingService]] = {
     "token_embed": token_embedder,
     "classify": classifier,
 }
-"""The tasks of `/pooling`, and the service that each of them needs."""
 _USUAL = {PoolingKind.TOKENS: "token_embed", PoolingKind.CLASSIFY: "classify", PoolingKind.SCORE: "classify"}
 """The task of a call that names none."""
 _ONLY_VECTORS = ("dimensions", "normalize", "prompt_name")
@@ -87,12 +83,10 @@ POOL = TextsOperation(PoolingBody, _pool, V1, idle=_idle_of_pool)
 
 
 def _about(call: TextsCall[Any]) -> tuple[int, str]:
-    """When the answer was made, and the model's name in it."""
     return int(call.clock()), call.body.model or call.profile.name
 
 
 def _task(call: TextsCall[PoolingBody]) -> str:
-    """The task asked for, else that of the model. Raises: InvalidRequest."""
     task = call.body.task
     if task is None:
         service = call.profile.pooling
@@ -103,7 +97,6 @@ def _task(call: TextsCall[PoolingBody]) -> str:
 
 
 def _texts(call: TextsCall[Any]) -> Texts:
-    """The texts of the body. Raises: InvalidRequest."""
     body = call.body
     if body.input is None and "messages" in call.raw:
         raise UnsupportedFeature("messages are not supported: send the texts as input", param="messages")

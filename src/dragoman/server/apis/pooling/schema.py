@@ -1,7 +1,4 @@
-"""Bodies and answers of vLLM's `/classify` and `/pooling`, and their schemas.
-
-Does not: check values. Used on the event loop, and when the document is built. Source: vLLM's pooling API.
-"""
+"""Bodies and answers of vLLM's `/classify` and `/pooling`, and their schemas. Source: vLLM's pooling API."""
 
 from __future__ import annotations
 
@@ -113,7 +110,6 @@ _OWN_TYPES: Mapping[str, Schema] = {
 
 
 def bodies(profile: ModelProfile) -> dict[str, Schema]:
-    """The schemas of the bodies."""
     made = partial(
         struct_body,
         effects=_EFFECTS,

@@ -50,10 +50,9 @@ COHERE = ErrorShape(statuses(unsupported=422), lambda error: CohereError(error.m
 
 
 class RerankErrors:
-    """Tells what is wrong with calls below the paths that this API owns: Cohere's second version, vLLM's scores."""
+    """Errors of calls below the paths that this API owns: Cohere's second version, vLLM's scores."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
         return (COHERE if http.path.startswith(COHERE_PATH) else OPENAI).reply(error)
 
 
@@ -61,7 +60,6 @@ _TELLER = RerankErrors()
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model."""
     return {
         V1_RERANK: rerank_dialect(profile, V1, told_by_all),
         f"{NAME}.v2": rerank_dialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),

@@ -1,7 +1,4 @@
-"""Scoring as vLLM has it: two texts, or two lists of them, and a number for each pair.
-
-Does not: tokenise or compute. Called on the event loop. Source: vLLM's score API.
-"""
+"""Scoring as vLLM has it: a number for each pair of texts. Called on the event loop. Source: vLLM's score API."""
 
 from __future__ import annotations
 
@@ -50,7 +47,6 @@ SCORE = TextsOperation(ScoreBody, _score, V1)
 
 
 def _pairs(call: TextsCall[ScoreBody], first: str, second: str) -> list[tuple[str, str]]:
-    """The pairs of the two sides. Raises: InvalidRequest."""
     ones, others = (_side(name, call.raw[name], call.limits) for name in (first, second))
     if len(ones) == 1:
         ones *= len(others)

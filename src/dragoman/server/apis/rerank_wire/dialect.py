@@ -1,7 +1,4 @@
-"""Reranking: a query and documents become pairs for the model's service, their scores an order of the documents.
-
-Does: read, ask, sort, write. Does not: tokenise or compute. Called on the event loop.
-"""
+"""Reranking: scores pairs of a query and documents with the model's service. Called on the event loop."""
 
 from __future__ import annotations
 
@@ -37,15 +34,12 @@ _ALL_PIECES = 10_000  # more than any call may have
 
 
 class Ranked(NamedTuple):
-    """The content of an answer: the documents, best first."""
-
     id: str
     model: str
     results: list[RerankedDocument]
     num_tokens: int
 
     def meta(self, version: Literal["1", "2"]) -> RerankMeta:
-        """The facts that Cohere's clients of that version read."""
         return RerankMeta(RerankVersion(version), RerankTokens(self.num_tokens))
 
 
@@ -63,7 +57,6 @@ def told_by_cohere(ranked: Ranked) -> CohereRerankAnswer:
 
 
 def told_by_ovms(ranked: Ranked) -> OvmsRerankAnswer:
-    """As OpenVINO Model Server has it."""
     return OvmsRerankAnswer(ranked.results)
 
 
@@ -77,7 +70,6 @@ def rerank_dialect(profile: ModelProfile, words: Profile, told: ToldRanked) -> D
 
 
 async def _ranked(call: TextsCall[RerankBody]) -> Ranked:
-    """The documents in the order of their scores. Raises: ServerError."""
     body, limits, words = call.body, call.limits, call.words
     _check(body, words)
     service = scorer(call.profile, by_similarity=True)
@@ -131,7 +123,6 @@ def best_first(scores: Sequence[float]) -> list[int]:
 
 
 def read_documents(values: Sequence[Any], limits: Limits, words: Profile) -> list[str]:
-    """The texts of documents, which are strings or objects with a text. Raises: InvalidRequest."""
     if not values:
         raise words.fault("documents", "empty", "documents must hold at least one document, got none")
     check_count("documents", len(values), limits.max_prompts, words)

@@ -1,8 +1,4 @@
-"""Bodies and answers of reranking and scoring, and their schemas.
-
-Does not: check values. Used on the event loop, and when the document is built.
-Sources: Cohere's rerank v1 and v2, Jina's rerank, OVMS's rerank, vLLM's rerank and score.
-"""
+"""Bodies and answers of reranking (Cohere v1 and v2, Jina, OVMS, vLLM) and scoring (vLLM), and their schemas."""
 
 from __future__ import annotations
 
@@ -143,7 +139,6 @@ BOUNDS: Mapping[str, Bounds] = {
     "max_chunks_per_doc": Bounds(1),
     "max_tokens_per_doc": Bounds(1),
 }
-"""The ranges of numbers in a rerank body."""
 
 _EFFECTS: Mapping[str, str] = {
     "model": "the default model if absent",
@@ -159,7 +154,6 @@ _EFFECTS: Mapping[str, str] = {
 
 
 def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
-    """The schema of a rerank body."""
     document = any_of(TEXT, an_object({"text": TEXT}))
     documents = array(document, minItems=1, maxItems=profile.limits.max_prompts)
     most = "all that it takes if absent" if words.requires_model else "1 if absent: it is cut at the end"
@@ -178,7 +172,6 @@ def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
 
 
 def score_body(profile: ModelProfile) -> Schema:
-    """The schema of a score body: the two sides have several names."""
     side = any_of(TEXT, array(TEXT, minItems=1, maxItems=profile.limits.max_prompts))
     cut = f"{_EFFECTS['truncate_prompt_tokens']}; too long ones are refused if absent"
     whole = struct_body(

@@ -51,7 +51,6 @@ _ABOUT_ONE = ("unauthorized", "not_found", "invalid_request", "invalid_parameter
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """The dialects for a model."""
     shared = shared_options(profile)
     return {
         V1: ResponsesDialect(profile.options(ResponsesOptions, profile=OPENAI_RESPONSES, **shared)),
@@ -68,7 +67,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 
 
 async def enter_call(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
-    """`before` of the operations that make responses; those that are made in the background are answered here."""
+    """`before` of the operations that make responses; answers those of the background."""
     asking = Asking(await ResponseStore.found(server), server)
     set_asking(asking)
     await http.decoded()
@@ -83,7 +82,6 @@ async def enter_call(exchange: Exchange, http: HttpCall, server: Server, proceed
 
 
 def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_name: str) -> Iterator[Operation]:
-    """The operations below `path`."""
     content = {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS}
     yield GenerateOperation(
         path=path,
@@ -118,7 +116,6 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
 
 
 def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]:
-    """The operations on a response that is stored or being made."""
     told = without_code if dialect == V1 else lambda answer: answer
 
     def operation(method: str, path: str, answer: AnswerCall, kind: Any, **more: Any) -> AnswerOperation:

@@ -1,8 +1,4 @@
-"""The context of a call besides its bytes: the server and its store of responses.
-
-Does: hand both from the operation to the dialect, which is set up for a model and knows no server. Does not: store.
-On the event loop; one per call.
-"""
+"""The server and its store, handed from the operation to the dialect, which is set up for a model. On the event loop."""
 
 from __future__ import annotations
 
@@ -17,12 +13,7 @@ from dragoman.types import ChatPrompt
 
 @dataclass(slots=True)
 class Asking:
-    """One call.
-
-    `paths`: for each message of its conversation, the name of the item that it came from, for errors. `fitted`: the
-    conversation after it was made to fit. `begun`: set when the response begins, if a caller waits for that.
-    `is_streamed`: as a stream of events.
-    """
+    """One call. `paths`: for each message, the item that it came from. `begun`: set when the response begins."""
 
     store: ResponseStore
     server: Server | None = None
@@ -32,7 +23,6 @@ class Asking:
     is_streamed: bool = False
 
     def begin(self, running: Running, *, is_streamed: bool) -> None:
-        """Record that the response is running."""
         self.store.begin(running)
         self.is_streamed = is_streamed
         if self.begun is not None:
@@ -43,10 +33,9 @@ _ASKING: ContextVar[Asking | None] = ContextVar("dragoman_responses_asking", def
 
 
 def current_asking() -> Asking:
-    """The context of the call that is being answered; outside of calls, one without a server and with an empty store."""
+    """The context of the call; outside of calls, one without a server and with an empty store."""
     return _ASKING.get() or Asking(ResponseStore())
 
 
 def set_asking(asking: Asking) -> None:
-    """Make `asking` the context of this call and of the tasks that begin in it."""
     _ASKING.set(asking)

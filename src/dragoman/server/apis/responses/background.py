@@ -1,7 +1,5 @@
-"""Responses that are made while nobody waits: begun by one call, followed by others.
+"""Responses that are made while nobody waits, and their events for readers. One per server, on the event loop.
 
-Runs a call with `background: true` as if its client stayed, and keeps its events, which readers follow from any number on.
-One per server (`server.shared`), on the event loop.
 Source: OpenAI API reference, responses, `background` and `starting_after`.
 """
 
@@ -31,7 +29,7 @@ logger = logging.getLogger("dragoman.server")
 
 @dataclass(slots=True)
 class _Run:
-    """The answer of one call so far. `events`: of a stream, each by its number, without comments."""
+    """The answer so far. `events`: of a stream, by number, without comments."""
 
     status: int = 0
     media_type: str = ""
@@ -46,7 +44,6 @@ class _Run:
         return sum(map(len, self.events))
 
     async def receive_message(self, message: Message) -> None:
-        """Take one ASGI message of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = {name.decode("ascii"): value.decode("latin-1") for name, value in message["headers"]}
@@ -60,11 +57,9 @@ class _Run:
 
     @property
     def is_stream(self) -> bool:
-        """True if the answer is a stream of events."""
         return self.media_type.startswith(SSE_MEDIA_TYPE)
 
     def tell(self) -> None:
-        """Wake those who follow."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -75,19 +70,16 @@ class _Run:
 
 
 class Backgrounds:
-    """The responses that are made, or were, in the background; their events as long as there is room."""
-
     def __init__(self) -> None:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     def of(cls, server: object) -> Backgrounds:
-        """Those of one server."""
         return cls()
 
     async def begin(self, exchange: Exchange, asking: Asking, proceed: Proceed) -> Reply | StreamedReply:
-        """Have the call answered without its client, who is told what has begun; or what is wrong with it."""
+        """Have the call answered without its client; returns what has begun, or the error."""
         run = _Run()
         asking.begun = begun = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._make(run, exchange.detached(run.receive_message), asking, proceed))
@@ -105,12 +97,11 @@ class Backgrounds:
         return _stream(run, 0)
 
     def follow(self, response_id: str, after: int) -> StreamedReply | None:
-        """The events behind number `after`, those that come included; None if the response has none that are kept."""
+        """The events behind number `after`, future ones included; None if none are kept."""
         run = self._runs.get(response_id)
         return None if run is None or not run.is_stream else _stream(run, after + 1)
 
     async def aclose(self) -> None:
-        """End what still runs."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,7 +129,6 @@ class Backgrounds:
             run.tell()
 
     def _end(self, run: _Run, asking: Asking) -> None:
-        """A response that has begun and was not made has failed."""
         if asking.begun is None or not asking.begun.done():
             return
         response = asking.begun.result().response
@@ -150,7 +140,6 @@ class Backgrounds:
 
 
 def _message_of(body: bytes) -> str:
-    """The message in the body of an error of OpenAI's shape, else ""."""
     try:
         return msgspec.json.decode(body, type=OpenAiError).error.message
     except msgspec.DecodeError:

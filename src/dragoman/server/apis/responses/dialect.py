@@ -1,8 +1,4 @@
-"""Responses on `/v1` and `/v3`: turns a body, and what goes before it, into one GenerationRequest.
-
-Looks up what it goes on from, notes the response that begins; `encoder` encodes. One per served model and route; called on
-the event loop.
-"""
+"""Turns a body, and what goes before it, into one GenerationRequest. One per model and route; on the event loop."""
 
 from __future__ import annotations
 
@@ -76,8 +72,6 @@ NewId = Callable[[str, bool], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesOptions(OpenAiOptions):
-    """Configuration of one route."""
-
     profile: ResponsesProfile = OPENAI_RESPONSES
 
 
@@ -105,14 +99,12 @@ class ResponsesDialect:
         self._new_id = new_id
 
     def open(self, http: HttpCall) -> Opening:
-        """The call; where it is to be made to fit, its tokens are counted before."""
         asking = current_asking()
         if asking.server is None or http.field("truncation") != "auto":
             return Opening(partial(self.parse, http))
         return Opening(partial(self.parse, http), answer=partial(self._fit, http, asking))
 
     def parse(self, http: HttpCall) -> Call:
-        """One request. Raises: InvalidRequest."""
         asking = current_asking()
         parsed = self.understood(http, asking)
         body, request = parsed.body, parsed.request
@@ -134,7 +126,6 @@ class ResponsesDialect:
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The error, in this API's names of parameters."""
         return self._profile.wire.errors.reply(self._renamed(error, current_asking().paths))
 
     def understood(self, http: HttpCall, asking: Asking) -> Parsed:
@@ -179,7 +170,6 @@ class ResponsesDialect:
     # --- what goes before ---------------------------------------------------------------------------------------------
 
     def _before(self, body: ResponsesBody, caller: str, store: ResponseStore) -> tuple[Item, ...]:
-        """The conversation up to and including the response that this one goes on from."""
         if body.previous_response_id is None:
             return ()
         running = store.running(body.previous_response_id, caller)
@@ -195,7 +185,7 @@ class ResponsesDialect:
     def _new_items(
         self, raw: Mapping[str, Any], body: ResponsesBody, response_id: str, caller: str, store: ResponseStore
     ) -> tuple[Item, ...]:
-        """The items of this call's own input, in the form that is stored; references are what they refer to."""
+        """The items of this call's own input, as they are stored; references are resolved."""
         profile, given = self._profile.wire, body.input
         if given is None:
             if body.previous_response_id is not None:
@@ -248,7 +238,6 @@ class ResponsesDialect:
         return ChatPrompt(messages, tools.tools, template_kwargs=template_kwargs(body))
 
     async def _fit(self, http: HttpCall, asking: Asking, switches: CallSwitches) -> None:
-        """Make the conversation fit. Raises: ServerError."""
         assert asking.server is not None
         request = self.understood(http, asking).request
         assert isinstance(request.prompt, ChatPrompt)
@@ -262,7 +251,6 @@ class ResponsesDialect:
     # --- what is told -------------------------------------------------------------------------------------------------
 
     def _response(self, response_id: str, body: ResponsesBody, request: GenerationRequest) -> Response:
-        """The response as it begins; most of it is told back as it was asked for."""
         reasoning, sampling = body.reasoning or ReasoningOptions(), request.sampling
         return Response(
             **{name: value for name in _TOLD_BACK if (value := getattr(body, name)) is not None},
@@ -286,7 +274,6 @@ class ResponsesDialect:
         )
 
     def without_effect(self, parsed: Parsed) -> list[str]:
-        """Names of what a body says and that changes nothing."""
         body, raw = parsed.body, parsed.raw
         names = without_effect(raw, body, parsed.request, self._reading)
         if isinstance(body.input, list):
@@ -298,7 +285,7 @@ class ResponsesDialect:
         return list(dict.fromkeys((*names, *idle_names(raw, body, parsed.logprobs))))
 
     def _renamed(self, error: ServerError, paths: Sequence[str]) -> ServerError:
-        """An error of the service's, which speaks of messages and `max_tokens`, in this API's words."""
+        """A copy of the service's error, which speaks of messages and `max_tokens`, in this API's words."""
         twin = copy(error)
 
         def place(found: re.Match[str]) -> str:
@@ -320,7 +307,6 @@ def _keep(store: ResponseStore, response: Response) -> None:
 
 
 def _told_text(body: ResponsesBody) -> ToldText:
-    """`text` as it is told back; OpenVINO Model Server's `response_format` means the same."""
     text = body.text
     form = (None if text is None else text.format) or body.response_format
     told = ToldFormat("text" if form is None else form.type)
@@ -334,7 +320,6 @@ def _told_text(body: ResponsesBody) -> ToldText:
 
 
 def _told_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool as it is told back: always flat."""
     function = tool.get("function") or tool
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", **{name: function.get(name) for name in names}}

@@ -1,8 +1,4 @@
-"""Stored responses on disk, where the server keeps files: they outlive it.
-
-Does: write and delete responses behind the loop's back, read what an earlier process has kept, end what it has begun. Does
-not: decide what is kept (`store` does). One per server; called on the event loop, writes on a thread of its own.
-"""
+"""Stored responses on disk, which outlive the server. Called on the event loop, writes on a thread of its own."""
 
 from __future__ import annotations
 
@@ -36,8 +32,6 @@ class ResponseDocument(msgspec.Struct, frozen=True):
 
 
 class ResponseDisk:
-    """The directory of one server's responses."""
-
     def __init__(self, directory: Path) -> None:
         """Reads none of them yet. Raises: OSError."""
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -50,11 +44,7 @@ class ResponseDisk:
         self.secret = secret.read_bytes()
 
     def read(self) -> list[tuple[ResponseDocument, int]]:
-        """The responses that an earlier process kept, with their bytes, the longest unused first; unfinished ones have
-        failed.
-
-        Called once, on a thread, before anything is kept.
-        """
+        """The responses and their bytes, the longest unused first; unfinished ones have failed. Called once, on a thread."""
         self._records = Records(self._directory, ResponseDocument)
         documents = []
         for found in sorted(self._records.all(), key=lambda one: one.used_s):
@@ -74,16 +64,12 @@ class ResponseDisk:
         self._submit(document.id, "is not kept on disk", lambda records: records.put(document, encoded))
 
     def drop(self, response_id: str) -> None:
-        """Forget it, soon."""
         self._submit(response_id, "stays on disk", lambda records: records.drop(response_id))
 
     def close(self) -> None:
-        """Return once everything is written."""
         self._writer.shutdown(wait=True)
 
     def _submit(self, response_id: str, fault: str, work: Callable[[Records[ResponseDocument]], None]) -> None:
-        """Have `work` done on the writer's thread; `fault`: what is logged if the disk refuses."""
-
         def write() -> None:
             assert self._records is not None
             try:

@@ -1,7 +1,4 @@
-"""Encodes responses: whole ones, and the events of a stream with their numbers; says when one has ended.
-
-Does not parse or keep anything. One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
-"""
+"""Encodes responses, whole ones and the numbered events of a stream. One encoder per call, on the event loop."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ MakeEvent = Callable[..., msgspec.Struct]
 
 
 class _ReasoningEvents(NamedTuple):
-    """The events of reasoning. `text`, `part`: what the names of the events of its text and its part begin with."""
+    """The events of reasoning; `text` and `part` begin the names of events of the text and its part."""
 
     text: str
     delta: MakeEvent
@@ -91,12 +88,10 @@ class _OpenItem:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(self.texts)
 
     @property
     def place(self) -> tuple[str, int]:
-        """The item's id and its index, as events name them."""
         return self.item.id, self.index
 
 
@@ -113,11 +108,9 @@ class OutputForm(NamedTuple):
         return self.profile.has_summary or self.response.reasoning.summary is not None
 
     def item_id(self, kind: str, index: int) -> str:
-        """The id of the response's item number `index`."""
         return new_item_id(kind, self.response.id, f"o{index}")
 
     def reasoning(self, item_id: str, text: str, status: ItemStatus) -> ReasoningItem:
-        """The reasoning; without text when it has just begun."""
         if self.has_summary:
             return ReasoningItem(item_id, status, [schema.SummaryText(text)] if text else [])
         return ReasoningItem(item_id, status, [], [schema.ReasoningText(text)] if text else [])
@@ -163,7 +156,6 @@ class ResponseEncoder(Encoder):
     # --- whole --------------------------------------------------------------------------------------------------------
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The response."""
         [result] = results
         items: list[OutputItem] = []
         for sequence in result.sequences:
@@ -191,11 +183,10 @@ class ResponseEncoder(Encoder):
     # --- streams ------------------------------------------------------------------------------------------------------
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """Server-sent events."""
         return Head(SSE_MEDIA_TYPE)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The events that one step makes; b"" for none."""
+        """Runs once per step and sequence, so it stays cheap; b"" while there is nothing to tell."""
         self._usage.add(event)
         if self._text_chunk is not None and self._is_text_only(event):
             return self._more_text(event.content, self._text_chunk)
@@ -214,7 +205,6 @@ class ResponseEncoder(Encoder):
         return self._taken()
 
     def end(self) -> bytes:
-        """The ends of what is open, and of the response."""
         self._begin()
         if self._open is None and not self._items:
             self._open_message()
@@ -225,7 +215,6 @@ class ResponseEncoder(Encoder):
         return self._taken() + self._mark()
 
     def stream_error(self, error: ServerError) -> bytes:
-        """The error, and the response as it failed."""
         self._begin()
         told = self._form.profile.wire.errors.body(error)
         code = told.error.code if isinstance(told, OpenAiError) else None
@@ -311,7 +300,6 @@ class ResponseEncoder(Encoder):
             self._tell(kind, schema.ArgumentsDelta, *opened.place, delta.arguments)
 
     def _open_item(self, kind: str, make: Callable[[str], OutputItem]) -> _OpenItem:
-        """End the open item and begin one; `make` makes it, given its id."""
         self._close("completed")
         index = len(self._items)
         self._open = _OpenItem(make(self._form.item_id(kind, index)), index)
@@ -319,7 +307,6 @@ class ResponseEncoder(Encoder):
         return self._open
 
     def _close(self, status: ItemStatus) -> None:
-        """End the open item, if there is one."""
         opened = self._open
         if opened is None:
             return
@@ -341,7 +328,6 @@ class ResponseEncoder(Encoder):
         self._tell("response.output_item.done", schema.ItemEvent, opened.index, item)
 
     def _item(self, opened: _OpenItem, status: ItemStatus) -> OutputItem:
-        """The open item as it is now."""
         match opened.item:
             case MessageItem(id=item_id):
                 return MessageItem(item_id, status, [OutputText(opened.text, opened.logprobs)])
@@ -351,7 +337,7 @@ class ResponseEncoder(Encoder):
                 return self._form.reasoning(item_id, opened.text, status)
 
     def _take_logprobs(self, num_chars: int) -> list[OutputLogprob]:
-        """Log-probabilities of the last tokens, which wrote `num_chars` characters; those before were the model's markup."""
+        """Log-probabilities of the last `num_chars` characters; the tokens before were the model's markup."""
         if self._form.top_logprobs is None:
             return []
         first = first_of_last(self._pending, num_chars)
@@ -362,7 +348,6 @@ class ResponseEncoder(Encoder):
     # --- framing ------------------------------------------------------------------------------------------------------
 
     def _tell(self, kind: str, make: MakeEvent, *fields: object) -> None:
-        """Add an event with the next number to those that are sent next."""
         self._pieces.append(self._framed(kind, make(kind, self._number(), *fields)))
 
     def _number(self) -> int:
@@ -382,17 +367,14 @@ class ResponseEncoder(Encoder):
 
 
 def is_cut_short(reason: FinishReason | None) -> bool:
-    """True if an answer that ended for `reason` is not whole."""
     return reason in _CUT_SHORT
 
 
 def call_item(item_id: str, call: ToolCall, status: ItemStatus) -> FunctionCallItem:
-    """A call."""
     return FunctionCallItem(item_id, call.id, call.name, call.arguments, status)
 
 
 def usage_of(counted: Usage) -> ResponseUsage:
-    """The counts in this API's words; `counted` has all details."""
     cached, reasoning = counted.prompt_tokens_details, counted.completion_tokens_details
     assert cached is not UNSET
     assert reasoning is not UNSET
@@ -407,7 +389,6 @@ def usage_of(counted: Usage) -> ResponseUsage:
 
 
 def failure_of(error: ServerError) -> ResponseFailure:
-    """An error inside a response, which knows few codes."""
     match error.kind:
         case "overloaded" | "rate_limited" | "unavailable":
             return ResponseFailure("rate_limit_exceeded", error.message)
@@ -438,7 +419,7 @@ def logprobs_of(tokens: Sequence[TokenOutput], top_n: int) -> list[OutputLogprob
 
 
 def first_of_last(tokens: Sequence[TokenOutput], num_chars: int) -> int:
-    """Index of the first token of the last `num_chars` characters, including tokens of a partial character before it."""
+    """The index where the last `num_chars` characters begin, with tokens of a partial character before them."""
     first, written = len(tokens), 0
     while first and (written < num_chars or not tokens[first - 1].text):
         first -= 1

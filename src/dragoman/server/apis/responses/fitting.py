@@ -1,8 +1,4 @@
-"""Makes a conversation fit the context, for `truncation: auto`: the oldest of what may go goes first.
-
-The model's service tokenises. Called by the dialect before it parses a call, on the event loop.
-Source: OpenAI API reference, responses, truncation.
-"""
+"""Makes a conversation fit the context. Source: OpenAI API reference, responses, truncation."""
 
 from __future__ import annotations
 
@@ -22,10 +18,9 @@ _KEPT_SHARE = 0.75
 
 
 async def fitted(prompt: ChatPrompt, max_tokens: int | None, service: TextService) -> ChatPrompt:
-    """The conversation without as many of its oldest messages as it takes to fit, with room for `max_tokens`.
+    """The conversation without its oldest messages, until it fits with room for `max_tokens`. Raises: InvalidRequest.
 
-    Instructions, the last message of the user's and what came last stay; if they alone do not fit, nothing more can go.
-    Raises: InvalidRequest for a conversation that the template does not take.
+    Instructions, the last message of the user's and what came last stay, even if they do not fit.
     """
     context = service.max_model_len
     if await _fits(prompt, context - (max_tokens or 1), service):

@@ -1,6 +1,5 @@
-"""Turns the items of a conversation into the messages that chat templates see, and into the form that is stored.
+"""Turns items into messages for chat templates, and into the form that is stored.
 
-Refuses by name what is not offered; the dialect resolves references. Called by the dialect, on the event loop.
 Source: OpenAI API reference, responses, input items.
 """
 
@@ -30,10 +29,7 @@ _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "f
 
 
 def check_items(sent: Any, profile: Profile, limits: Limits) -> None:
-    """Refuse, before their fields are read, items and parts that are not offered. Raises: InvalidRequest.
-
-    `sent`: `input` as the client wrote it.
-    """
+    """Refuses items and parts that are not offered, before their fields are read. Raises: InvalidRequest."""
     if not isinstance(sent, list):
         return
     check_count("input", len(sent), limits.max_messages, profile)
@@ -71,14 +67,13 @@ def _check_parts(parts: Sequence[Any], path: str) -> None:
 
 
 def type_of(item: InputItem) -> str:
-    """The item's type, which messages and references may leave out."""
     if item.type is not None:
         return item.type
     return "item_reference" if item.role is None and item.content is None and item.id is not None else "message"
 
 
 def stored_form(sent: Item, kind: str, item_id: str) -> Item:
-    """The item as lists of items show it: with type, id and status, its content in parts. `item_id`: if it has none."""
+    """The item as lists of items show it. `item_id`: if it has none."""
     item = {name: value for name, value in sent.items() if value is not None}
     item = {"type": kind, "id": item_id, **item}
     if kind == "message":
@@ -95,12 +90,12 @@ def stored_form(sent: Item, kind: str, item_id: str) -> Item:
 
 
 def new_item_id(kind: str, response_id: str, place: str) -> str:
-    """An id from which the response can be told that the item belongs to; `place`: i or o, and a number."""
+    """An id that shows which response the item belongs to; `place`: i or o, and a number."""
     return f"{_PREFIXES.get(kind, 'item')}_{response_id.removeprefix('resp_')}{place}"
 
 
 class _Texts(list[str]):
-    """Texts that become one when all are there: adding them one by one would copy what is there for each."""
+    """Texts to be joined at the end: joining one by one would copy all of them each time."""
 
     def __init__(self, separator: str, first: str) -> None:
         super().__init__((first,))
@@ -114,7 +109,7 @@ def _joined(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Conversation:
-    """Messages in the making. `instructions` come first, together with what else leads the conversation."""
+    """Messages in the making. `instructions` come first, joined with leading system messages."""
 
     def __init__(self, profile: Profile, instructions: str | None) -> None:
         self._profile = profile
@@ -126,16 +121,13 @@ class Conversation:
 
     @property
     def num_messages(self) -> int:
-        """The number of messages so far."""
         return len(self._messages)
 
     @property
     def messages(self) -> tuple[dict[str, Any], ...]:
-        """The messages so far."""
         return tuple(map(_joined, self._messages))
 
     def add(self, item: InputItem, path: str) -> None:
-        """Take the next item; `path` names it in errors. Raises: InvalidRequest."""
         match type_of(item):
             case "message":
                 self._add_message(item, path)

@@ -1,7 +1,4 @@
-"""Differences between Responses on `/v1` and on `/v3`: texts and defaults of OpenVINO Model Server, as two values.
-
-Source: OVMS 2026.2, openai_responses.cpp (texts), and its page on the endpoint.
-"""
+"""Differences between Responses on `/v1` and `/v3`. Source: OVMS 2026.2, openai_responses.cpp and its documentation."""
 
 from __future__ import annotations
 
@@ -53,12 +50,7 @@ _TEXTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ResponsesProfile:
-    """One set of defaults.
-
-    `efforts`: what `reasoning.effort` may be. `ends_with_done`: streams have an end mark, and no names beside their events.
-    `has_summary`: reasoning stands in the summary's place even if no summary is asked for. `refuses_stream_options`,
-    `refuses_streamed_logprobs`: as that server does.
-    """
+    """One set of defaults. `ends_with_done`: streams have an end mark, and events have no names."""
 
     wire: Profile
     efforts: tuple[str, ...]

@@ -1,7 +1,4 @@
-"""Checks what Responses has beside the conversation: text, reasoning, include, truncation, tools, and what is refused.
-
-Called by the dialect, on the event loop. Source: OpenAI API reference, responses, create.
-"""
+"""Checks what Responses has beside the conversation. Called by the dialect. Source: OpenAI API reference, responses."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ VERBOSITIES = ("low", "medium", "high")
 SUMMARIES = ("auto", "concise", "detailed")
 _OBJECTS: Mapping[str, type[msgspec.Struct]] = {"text": TextOptions, "reasoning": ReasoningOptions}
 TOOL_FIELDS = ("name", "description", "parameters", "strict")
-"""What is told of a function."""
 
 COMPACTED = "nothing is compacted here; truncation: auto drops what does not fit"
 
@@ -50,7 +46,6 @@ REFUSED: Mapping[str, str] = {
     "moderation": "nothing is moderated here",
     "prompt_logprobs": "a response has no place for them; a completion has",
 }
-"""Parameters refused by name beside those of all of OpenAI's routes, and why."""
 
 IGNORED: Mapping[str, str] = {
     **{name: SHARED_IGNORED[name] for name in ("user", "service_tier", "safety_identifier")},
@@ -61,18 +56,17 @@ IGNORED: Mapping[str, str] = {
     "stream_options.include_usage": "the last event always tells the usage",
     "stream_options.continuous_usage_stats": "the last event tells the usage",
 }
-"""Parameters that are known and change nothing but what is told back, and why; all are reported to the client."""
+"""Parameters that change nothing but what is told back; all are reported to the client."""
 
 
 def check_refused(raw: Mapping[str, Any]) -> None:
-    """Raises UnsupportedFeature for the first parameter that is not offered."""
     for name, reason in REFUSED.items():
         if name in raw:
             raise UnsupportedFeature(f"{name} is not supported: {reason}", param=name)
 
 
 def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
-    """Everything that can be wrong with the small parameters, one by one. Raises: InvalidRequest."""
+    """Checks the small parameters, one by one. Raises: InvalidRequest."""
     wire = profile.wire
     if body.background and body.store is False:
         raise wire.fault(
@@ -110,7 +104,7 @@ def top_logprobs(body: ResponsesBody, reading: Reading, profile: ResponsesProfil
 
 
 def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseFormat | None, Grammar | None]:
-    """`text.format`, or `response_format`, as the grammars read it; and the grammar of the first. Raises: InvalidRequest."""
+    """The body's format as the grammars read it, and the grammar of `text.format`. Raises: InvalidRequest."""
     own = None if body.text is None else body.text.format
     if own is None:
         return body.response_format, None
@@ -127,7 +121,6 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
 
 
 def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
-    """Template variables besides the conversation: the effort, whether to think, and the body's `chat_template_kwargs`."""
     effort = None if body.reasoning is None else body.reasoning.effort
     return {**effort_switches(effort), **(body.chat_template_kwargs or {})}
 
@@ -166,7 +159,6 @@ def _unknown_inside(raw: Mapping[str, Any]) -> list[str]:
 
 
 def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse:
-    """The tools that may be called, and the wish. Raises: InvalidRequest."""
     sent = body.tools or []
     check_count("tools", len(sent), limits.max_tools, profile)
     tools = tuple(_tool(tool, f"tools[{position}]", profile) for position, tool in enumerate(sent))
@@ -190,7 +182,6 @@ def _place(tool: Mapping[str, Any], path: str) -> str:
 
 
 def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
-    """A function."""
     kind = tool.get("type")
     if kind not in (None, "function"):
         message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
@@ -230,7 +221,6 @@ def _allowed(choice: Mapping[str, Any], names: Sequence[str], profile: Profile) 
 
 
 def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
-    """The name of a function that must be one of `names`."""
     if not isinstance(tool, dict):
         raise profile.fault(path, "type", f"{path} must be an object, got {shown(tool)}")
     kind = tool.get("type", "function")
@@ -245,7 +235,6 @@ def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
 
 
 def _wish(choice: str | dict[str, Any] | None, names: Sequence[str], profile: Profile) -> tuple[ToolChoice | None, str]:
-    """The choice, None without tools, and the name of the tool that it names."""
     if isinstance(choice, dict):
         return "named", _named(choice, "tool_choice", names, profile)
     allowed = "none, auto, required, a function or allowed_tools"

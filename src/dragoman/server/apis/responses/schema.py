@@ -1,7 +1,4 @@
-"""The Structs of Responses: request body, items, the response, the events of a stream. Only types are checked here.
-
-Sources: OpenAI API reference, responses; OVMS 2026.2, responses endpoint, for the extensions.
-"""
+"""The Structs of Responses. Sources: OpenAI API reference, responses; OVMS 2026.2, responses endpoint."""
 
 from __future__ import annotations
 
@@ -70,8 +67,6 @@ class ReasoningOptions(msgspec.Struct, kw_only=True):
 
 
 class ResponsesBody(SharedBody, kw_only=True):
-    """The body of POST /v1/responses and /v3/responses."""
-
     input: str | list[InputItem] | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -95,7 +90,6 @@ class ResponsesBody(SharedBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def reasoning_tokens(self) -> int | None:
-        """See `SharedBody`."""
         return None if self.reasoning is None else self.reasoning.max_tokens
 
 
@@ -439,4 +433,3 @@ EVENTS = (
     ArgumentsDone,
     ErrorEvent,
 )
-"""The events of a stream."""

@@ -1,8 +1,4 @@
-"""Keeps responses: running ones, so that they can be cancelled, and stored ones, so that others can continue them.
-
-Bounds their number, size and age; keeps callers apart; makes ids that show later whether a response has gone or never was.
-Where the server keeps files, stored responses outlive it (`disk`). One per server (`server.shared`), on the event loop.
-"""
+"""Keeps running and stored responses, bounded in number, size and age; keeps callers apart. On the event loop."""
 
 from __future__ import annotations
 
@@ -42,15 +38,12 @@ class StoreLimits:
     max_age_s: float | None = 3600.0
 
     def __str__(self) -> str:
-        """The limits, in words."""
         age = "" if self.max_age_s is None else f", each for {self.max_age_s:g} s after its last use"
         return f"at most {self.max_responses} responses of {self.max_size_bytes} bytes together are kept{age}"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A response that has not ended. `call_id`: by which the call is known that asks for it."""
-
     response: Response
     items: tuple[Item, ...]
     caller: str
@@ -67,7 +60,7 @@ class _Place:
 
 
 class ResponseStore:
-    """The responses of one server. `clock`: seconds, monotonic. `secret`: what ids are signed with."""
+    """The responses of one server. `clock`: seconds, monotonic. `secret`: ids are signed with it."""
 
     def __init__(
         self,
@@ -108,7 +101,6 @@ class ResponseStore:
 
     @classmethod
     def of(cls, server: Server) -> ResponseStore:
-        """That of a server, with the options of its default model."""
         settings = server.models.profile.settings
         usual = StoreLimits()
         limits = StoreLimits(
@@ -121,29 +113,25 @@ class ResponseStore:
 
     @classmethod
     async def found(cls, server: Server) -> ResponseStore:
-        """That of a server, with all that it keeps."""
         store = server.shared(cls.of)
         await store.until_read()
         return store
 
     async def aclose(self) -> None:
-        """Return once what is kept is on the disk."""
         if self._disk is not None:
             await asyncio.to_thread(self._disk.close)
 
     @property
     def size_bytes(self) -> int:
-        """The total size of stored responses, in bytes."""
         return self._size_bytes
 
     def __len__(self) -> int:
-        """The number of stored responses."""
         return len(self._places)
 
     # --- ids ----------------------------------------------------------------------------------------------------------
 
     def new_id(self, caller: str, is_stored: bool) -> str:
-        """An id from which this store can tell later whose response it was, and whether it was stored."""
+        """An id that shows later whose response it was, and whether it was stored."""
         body = secrets.token_hex(16)
         return f"resp_{body}{self._signature(body, caller, is_stored=is_stored)}"
 
@@ -152,7 +140,6 @@ class ResponseStore:
         return hmac.new(self._secret, b"\0".join(parts), hashlib.sha256).hexdigest()[:16]
 
     def _missing(self, response_id: str, caller: str) -> NotFound:
-        """Why there is no such response: it has gone, was not stored, or never was one of this caller."""
         found = _ID.fullmatch(response_id)
         if found is not None and found[2] == self._signature(found[1], caller, is_stored=True):
             reason = f"it was deleted, did not end, or has expired ({self.limits})"
@@ -165,7 +152,6 @@ class ResponseStore:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def begin(self, running: Running) -> None:
-        """Note that a response is being made."""
         self._forget_ended()
         self._running[running.response.id] = running
         if running.response.background and self._disk is not None and self.limits.max_responses:
@@ -173,14 +159,13 @@ class ResponseStore:
             self._disk.put(document, msgspec.json.encode(document))
 
     def running(self, response_id: str, caller: str) -> Running | None:
-        """The caller's response of that id that is being made, None if there is none."""
         found = self._running.get(response_id)
         if found is None or found.caller != caller or found.call_id not in self._running_calls():
             return None
         return found
 
     def end(self, response: Response, output: Collection[Item]) -> None:
-        """A response has ended; it is kept if it is to be stored. Nothing happens if it had ended before."""
+        """Keeps an ended response if it is to be stored; does nothing if it had ended before."""
         running = self._running.pop(response.id, None)
         if running is None or not response.store or not self.limits.max_responses:
             return
@@ -219,7 +204,6 @@ class ResponseStore:
         return place.document
 
     def delete(self, response_id: str, caller: str) -> None:
-        """Forget it. Raises: NotFound."""
         self.get(response_id, caller)
         self._drop(response_id)
 
@@ -248,6 +232,5 @@ class ResponseStore:
 
 
 def _document(running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> ResponseDocument:
-    """The response as it is kept on disk, used now; its size is what it counts for, on disk or not."""
     items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
     return ResponseDocument(response.id, running.caller, time.time(), has_ended, response, items, told)

@@ -1,6 +1,6 @@
-"""The operations on responses that exist: fetch, list what they were made of, delete, cancel; and count an input's tokens.
+"""The operations on responses that exist, and the count of an input's tokens. On the event loop.
 
-On the event loop. Source: OpenAI API reference, responses, retrieve, input_items, delete, cancel, input_tokens.
+Source: OpenAI API reference, responses, retrieve, input_items, delete, cancel, input_tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ PAGE = PageNames("after", "", 20, 100)  # OpenAI API reference, list input items
 
 
 def _after(query: Mapping[str, str]) -> int | None:
-    """The number of the last event that the client has. Raises: InvalidParameter."""
     text = query.get("starting_after")
     if text is None:
         return None
@@ -59,7 +58,6 @@ async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
 
 
 async def delete(http: HttpCall, server: Server) -> DeletedResponse:
-    """Forget it; if it is being made, that ends. Raises: NotFound."""
     store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
     if running is not None:
@@ -71,7 +69,6 @@ async def delete(http: HttpCall, server: Server) -> DeletedResponse:
 
 
 async def cancel(http: HttpCall, server: Server) -> Response:
-    """End the making of it; a response that was cancelled stays so. Raises: NotFound, InvalidRequest."""
     store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
     if running is not None:
@@ -85,7 +82,6 @@ async def cancel(http: HttpCall, server: Server) -> Response:
 
 
 def _end(running: Running, store: ResponseStore, server: Server) -> Response:
-    """Cancel the call, wherever it is: in the queue, at its prompt, or between two tokens."""
     server.watch.cancel(running.call_id)
     failure = ResponseFailure("server_error", "the response was cancelled")
     response = msgspec.structs.replace(running.response, status="cancelled", error=failure)
@@ -94,7 +90,6 @@ def _end(running: Running, store: ResponseStore, server: Server) -> Response:
 
 
 async def input_items(http: HttpCall, server: Server) -> ItemList:
-    """A page of everything that the model was given for it. Raises: NotFound, InvalidParameter."""
     _check_include(http.query)
     store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
@@ -106,7 +101,7 @@ async def input_items(http: HttpCall, server: Server) -> ItemList:
 
 
 def _check_include(query: Mapping[str, str]) -> None:
-    """Raises: UnsupportedFeature for a value of `include` not in `INCLUDES`; those in it are always included."""
+    """Refuses values that are not in `INCLUDES`; those in it are always included."""
     for name in ("include", "include[]"):
         if name in query and query[name] not in INCLUDES:
             message = f"include {shown(query[name])} is not supported: it must be {', '.join(INCLUDES[:-1])} or "
@@ -114,8 +109,6 @@ def _check_include(query: Mapping[str, str]) -> None:
 
 
 def input_tokens(dialect_name: str) -> AnswerCall:
-    """Counts what a body's input would be, for the model that it names."""
-
     async def answer(http: HttpCall, server: Server) -> Reply:
         model = server.models.find(model_of_body(http, server))
         dialect = model.dialects[dialect_name]

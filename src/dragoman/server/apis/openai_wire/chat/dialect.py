@@ -1,7 +1,4 @@
-"""Conversations in OpenAI's shape and in LMI's: turns a body into one GenerationRequest.
-
-Does not encode answers (`encoder` does). One per served model and route; called on the event loop.
-"""
+"""Turns a conversation in OpenAI's shape or LMI's into one GenerationRequest. One per model and route; on the event loop."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ class ChatDialect(PureDialect):
         self._clock = clock
 
     def parse(self, http: HttpCall) -> Call:
-        """One request. Raises: InvalidRequest."""
         options = self._options
         profile = options.route(options, http)
         is_strict = options.lmi_strict and profile.name == "lmi"
@@ -107,11 +103,9 @@ class ChatDialect(PureDialect):
         )
 
     def ignores_unknown_model(self, http: HttpCall) -> bool:
-        """True where the answer has LMI's shape: LMI does not look at `model`."""
         return self._options.route(self._options, http).ignores_model
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The error in the shape this call would have been answered in."""
         return self._options.route(self._options, http).errors.reply(error)
 
 
@@ -132,7 +126,6 @@ def _top_logprobs(body: ChatBody, reading: Reading, *, needs_top: bool) -> int |
 
 
 def _effort(body: ChatBody) -> dict[str, Any]:
-    """Variables of the chat template that concern reasoning, and the documents."""
     reasoning = body.reasoning or ReasoningBody()
     kwargs = effort_switches(body.reasoning_effort or reasoning.effort)
     if reasoning.enabled is not None:

@@ -1,7 +1,4 @@
-"""Encodes chat, whole answers and streams: messages, tool calls, reasoning, logprobs, usage; in OpenAI's shape or in LMI's.
-
-Does not parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
-"""
+"""Encodes chat, whole answers and streams, in OpenAI's shape or in LMI's. One encoder per call, on the event loop."""
 
 from __future__ import annotations
 
@@ -87,7 +84,6 @@ class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
         self._calling: set[int] = set()  # sequences that made a tool call
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """All choices and the usage."""
         [result] = results
         choices = [self._full_choice(sequence) for sequence in result.sequences]
         return self._reply(
@@ -106,7 +102,7 @@ class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
         )
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
+        """Runs once per step and sequence, so it stays cheap; b"" while there is nothing to tell."""
         self._usage.add(event)
         if self._is_text_only(event):
             return self._more_text(event.index, event.content)
@@ -244,7 +240,7 @@ class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
 
 
 def _last_words(prompt: Prompt) -> str:
-    """The text of the conversation's last message if the assistant has said it: what the answer goes on from."""
+    """The text of the assistant's last message, which the answer goes on from."""
     if not isinstance(prompt, ChatPrompt) or prompt.messages[-1]["role"] != "assistant":
         return ""
     content = prompt.messages[-1].get("content") or ""

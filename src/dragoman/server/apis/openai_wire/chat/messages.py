@@ -1,8 +1,4 @@
-"""Turns a conversation and its tools from the wire into the form that chat templates see.
-
-Checks messages, parts, tool calls and tool choices; does not fetch images or render templates (the service does).
-Called by the chat dialect, on the event loop; of an image's address, which may have megabytes, it reads the beginning only.
-"""
+"""Turns a conversation and its tools from the wire into the form that chat templates see. On the event loop."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ CONVERSATION_FIELDS = frozenset((
     "messages", "model", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools", "tool_choice",
     "functions", "function_call",
 ))  # fmt: skip
-"""What shapes a prompt made of a conversation; all else in a body has no effect on it."""
+"""The fields that shape a prompt made of a conversation; all else in a body has no effect on it."""
 
 
 class ToolUse(NamedTuple):
@@ -56,12 +52,10 @@ class ToolUse(NamedTuple):
 
     @property
     def is_parsed(self) -> bool:
-        """True if the output is parsed for tool calls."""
         return self.choice not in (None, "none")
 
 
 def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
-    """Raises InvalidRequest for more messages, parts, tool calls or tools than one conversation may have."""
     messages = body.messages or []
     check_count("messages", len(messages), limits.max_messages, profile)
     num_parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
@@ -76,7 +70,6 @@ def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
 
 
 def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) -> tuple[dict[str, Any], ...]:
-    """The conversation as templates take it. Raises: InvalidRequest."""
     if messages is None:
         raise profile.fault("messages", "missing", "messages is missing: it must be an array of messages")
     if not messages:
@@ -96,7 +89,7 @@ def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) 
 
 
 def conversation(body: ChatBody, tools: ToolUse, profile: Profile, **variables: Any) -> ChatPrompt:
-    """The prompt of a body. `variables`: of the template, beside those that the body names. Raises: InvalidRequest."""
+    """The prompt of a body. `variables`: further ones of the template. Raises: InvalidRequest."""
     messages = template_messages(body.messages, profile)
     continues = continues_final_message(body, profile)
     if body.add_generation_prompt is False and not continues:
@@ -221,17 +214,14 @@ def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
 
 
 def picture(url: str, detail: str | None, places: tuple[str, str], profile: Profile) -> dict[str, str]:
-    """The image as templates' parts have it: its address, and how closely to look at it if that is said.
-
-    `places`: of both, for errors. Raises: InvalidRequest.
-    """
+    """The image as templates' parts have it. `places`: of address and detail, for errors. Raises: InvalidRequest."""
     address = {"url": image_url(url, places[0], profile)}
     check_word(places[1], detail, DETAILS, profile)
     return address if detail is None else {**address, "detail": detail}
 
 
 def joined_content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Text as one string; with images the parts, in the places that they have for the client."""
+    """Text as one string; with images the parts, in their order."""
     if all(part["type"] == "text" for part in parts):
         return PART_SEPARATOR.join(part["text"] for part in parts)
     return parts
@@ -258,10 +248,7 @@ def _tool_call(call: MessageToolCall) -> dict[str, Any]:
 
 
 def parsed_arguments(text: str) -> Any:
-    """Templates print arguments as JSON themselves, so they want the object; text that is none stays as it is.
-
-    Raises: InvalidParameter.
-    """
+    """The object, as templates print JSON themselves; text that is none stays as it is. Raises: InvalidParameter."""
     try:
         parsed = decode_json(text.encode()) if text.strip() else {}
     except TooMuchJson as error:
@@ -310,7 +297,6 @@ def tools_passed_over(
 def _tool_choice(
     choice: str | NamedTool | None, names: Sequence[str], profile: Profile
 ) -> tuple[ToolChoice | None, str]:
-    """The choice, and the name of the tool that it names."""
     if isinstance(choice, NamedTool):
         name = choice.function.name
         if name in names:

@@ -1,7 +1,4 @@
-"""The Structs of chat: request body, messages, tools, choices, chunks. Only types are checked here.
-
-Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM for the extensions.
-"""
+"""The Structs of chat. Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM."""
 
 from __future__ import annotations
 
@@ -102,8 +99,6 @@ class NamedTool(msgspec.Struct, kw_only=True):
 
 
 class ChatBody(SharedBody, kw_only=True):
-    """The body of POST /v1/chat/completions, /v3/chat/completions and of a conversation on /invocations."""
-
     return_progress: bool | None = None
     messages: list[ChatMessage] | None = None
     max_completion_tokens: int | None = None
@@ -127,7 +122,6 @@ class ChatBody(SharedBody, kw_only=True):
     return_tokens: bool | None = None
 
     def reasoning_tokens(self) -> int | None:
-        """See `SharedBody`."""
         return None if self.reasoning is None else self.reasoning.max_tokens
 
 

@@ -1,7 +1,4 @@
-"""Completions in OpenAI's shape: turns a body into one GenerationRequest per prompt.
-
-Does not encode answers (`encoder` does). One per served model and route; called on the event loop.
-"""
+"""Completions in OpenAI's shape: turns a body into one GenerationRequest per prompt. On the event loop."""
 
 from __future__ import annotations
 
@@ -41,13 +38,11 @@ def with_echo(profile: Profile) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class CompletionsOptions(OpenAiOptions):
-    """Configuration of one API's completions."""
-
     profile: Profile
 
 
 class CompletionsDialect(PureDialect):
-    """Implements `Dialect` for completions. `clock` returns Unix time in seconds."""
+    """`clock` returns Unix time in seconds."""
 
     def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -55,7 +50,6 @@ class CompletionsDialect(PureDialect):
         self._reading = Reading(with_echo(options.profile), options)
 
     def parse(self, http: HttpCall) -> Call:
-        """One request per prompt. Raises: InvalidRequest."""
         profile = self._reading.profile
         raw = decode_object(http, profile)
         body = read_struct(raw, CompletionBody, profile)

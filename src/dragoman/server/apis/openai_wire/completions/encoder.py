@@ -1,7 +1,4 @@
-"""Encodes completions, whole answers and streams: choices, their logprobs, usage.
-
-Does not parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
-"""
+"""Encodes completions, whole answers and streams. One encoder per call, on the event loop."""
 
 from __future__ import annotations
 
@@ -36,8 +33,6 @@ Part = SequenceResult | GenerationEvent
 
 
 class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
-    """Implements `Encoder` for completions."""
-
     def __init__(
         self,
         body: CompletionBody,
@@ -72,7 +67,6 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         )
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """All choices, prompt by prompt, and the usage."""
         choices = []
         for request_index, result in enumerate(results):
             for sequence in result.sequences:
@@ -90,7 +84,7 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         return self._reply(answer)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
+        """Runs once per step and sequence, so it stays cheap; b"" while there is nothing to tell."""
         self._usage.add(event)
         if self._is_text_only and event.text and event.finish_reason is None:  # nearly every event of nearly every call
             return self._more_text(self._choice_index(request_index, event.index), event.text)
@@ -107,7 +101,7 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         return CompletionChoice(0, "")
 
     def _first_prompt(self, request_index: int, event: GenerationEvent) -> PromptInfo | None:
-        """The prompt if this is the choice's first event. Only the request's first event brings it: it is kept here."""
+        """The prompt if this is the choice's first event. Only the request's first event brings it."""
         if event.prompt is not None:
             self._prompts[request_index] = event.prompt
         is_first = self._choice_index(request_index, event.index) not in self._offsets
@@ -171,14 +165,11 @@ def _offsets_in(text: str, tokens: Sequence[TokenOutput]) -> list[int]:
 
 
 def _top_logprobs(token: TokenOutput, top_n: int, *, names_by_id: bool) -> dict[str, float | None] | None:
-    """Candidates by text (or id), best first, and the token itself even where it is none of them.
-
-    Different tokens can have the same text (halves of a character all read U+FFFD): the most likely one keeps the place.
-    Else a client that compares the token with the maximum would take an unlikely token for the most likely one.
-    """
+    """Candidates by text (or id), best first, and the token itself even where it is none of them."""
     if token.logprob is None:
         return None
     candidates: dict[str, float | None] = {}
+    # Different tokens can have the same text (halves of a character all read U+FFFD): the most likely one keeps the place.
     for top in token.top[:top_n]:
         candidates.setdefault(f"token_id:{top.id}" if names_by_id else top.text, json_logprob(top.logprob))
     candidates.setdefault(f"token_id:{token.id}" if names_by_id else token.token_text, json_logprob(token.logprob))

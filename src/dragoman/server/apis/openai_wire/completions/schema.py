@@ -1,7 +1,4 @@
-"""The Structs of completions: request body, choices, chunks. Only types are checked here.
-
-Sources: OpenAI API reference, completions; OVMS v2025.0, completions API; vLLM for the extensions.
-"""
+"""The Structs of completions. Sources: OpenAI API reference, completions; OVMS v2025.0, completions API; vLLM."""
 
 from __future__ import annotations
 
@@ -18,12 +15,7 @@ from dragoman.server.timings import Timings
 
 
 class CompletionBody(SharedBody, kw_only=True):
-    """The body of POST /v1/completions, /v3/completions and of a completion on /invocations.
-
-    `prompt` is one string, strings, token ids, or lists of token ids. `detokenize: false` leaves the text empty and lists
-    the choices' `token_ids` instead, as `return_token_ids` does beside the text. With `return_tokens_as_token_ids` the
-    tokens of `logprobs` are called `token_id:N`, so that no two have one name.
-    """
+    """`prompt` is one string, strings, token ids, or lists of token ids."""
 
     return_progress: bool | None = None
     prompt: str | list[str | int | list[int]] | None = None

@@ -1,7 +1,6 @@
-"""The request bodies of completions and chat, one schema per family of routes; the fields of other APIs' bodies.
+"""The request bodies of completions and chat as schemas, and the fields of other APIs' bodies.
 
-Does: take types from the Structs that parse, ranges from the tables that check, words and defaults from
-`parameters`. Does not: describe answers. Called when the document is built.
+Types come from the Structs that parse, ranges from the tables that check, words and defaults from `parameters`.
 """
 
 from __future__ import annotations
@@ -63,11 +62,10 @@ _OWN_TYPES: Mapping[str, Schema] = {
     "function_call": any_of({"enum": ["none", "auto"]}, {"$ref": "#/components/schemas/NamedFunction"}),
     "tool_choice": any_of({"enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/NamedTool"}),
 }
-"""What the checks after decoding narrow down, where no table of theirs says it."""
+"""Schemas for what the checks after decoding narrow down, where no table of theirs says it."""
 
 
 def shared_schemas() -> dict[str, Schema]:
-    """The components that bodies of completions and conversations refer to."""
     shared = struct_schemas([CompletionBody, ChatBody])
     shared["ChatMessage"]["required"] = ["role"]
     shared["ChatMessage"]["properties"]["role"] = NON_EMPTY_TEXT
@@ -79,7 +77,6 @@ def shared_schemas() -> dict[str, Schema]:
 
 
 def _content_part(part: Schema) -> Schema:
-    """The parts that there are, each with what it cannot do without."""
     fields = part["properties"]
     kinds = {kind: without_null(fields[kind]) for kind in ("text", "refusal", "image_url")}
     parts = (an_object({"type": {"const": kind}, kind: schema}) for kind, schema in kinds.items())
@@ -87,7 +84,6 @@ def _content_part(part: Schema) -> Schema:
 
 
 def completion_body(profile: Profile, model: ModelProfile) -> Schema:
-    """The body of a completion."""
     body = struct_schemas([CompletionBody])["CompletionBody"]
     defaults = {"max_tokens": profile.default_max_tokens}
     schema = body_schema(body, COMPLETION_EFFECTS, profile, model, required="prompt", defaults=defaults)
@@ -120,7 +116,6 @@ def body_schema(
     required: str,
     defaults: Mapping[str, Any],
 ) -> Schema:
-    """The schema of a body of OpenAI's shape, with what is refused and ignored in words."""
     needed = {required, *(("model",) if profile.requires_model else ())}
     properties = field_schemas(body, effects, profile, model, required=needed, defaults=defaults)
     properties["top_k"]["anyOf"] = [*properties["top_k"]["anyOf"], {"const": ""}]
@@ -154,11 +149,7 @@ def field_schemas(
     defaults: Mapping[str, Any] | None = None,
     own: Mapping[str, Schema] | None = None,
 ) -> dict[str, Schema]:
-    """The fields of any API's body: types of the Struct that was made into `body`, ranges of the tables that check.
-
-    `own`: schemas that replace those of the types. What is not `required` may be null. Parameters that are known and have
-    no effect are added.
-    """
+    """The fields of any API's body. `own`: schemas that replace those of the types."""
     told = {**defaults_of(profile), **(defaults or {})}
     properties: dict[str, Schema] = {}
     for name, typed in body["properties"].items():
@@ -230,7 +221,6 @@ def _bounds(name: str, schema: Schema, profile: Profile, model: ModelProfile) ->
 
 
 def _narrow(schema: Schema, kind: str, **keywords: int) -> None:
-    """Put `keywords` into the part of a nullable schema that is of that type. Mutates: `schema`."""
     for choice in schema["anyOf"]:
         if choice.get("type") == kind:
             choice.update(keywords)

@@ -1,7 +1,4 @@
-"""Operations that several APIs have in OpenAI's wire format: conversations and model lists, as data.
-
-Each API decides dialects, paths and errors, but for `V1_MODELS`. Used when APIs are imported.
-"""
+"""Operations that several APIs have in OpenAI's wire format: conversations and model lists, as data."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "te
 
 
 def chat_operation(*, stream: Content, errors: Answers, body: str, **more: Any) -> GenerateOperation:
-    """A conversation. `stream`: its stream's objects by media type. `body`: the component. `more`: what differs else."""
+    """A conversation. `stream`: its stream's objects by media type. `body`: the component."""
     content = {JSON_MEDIA_TYPE: ChatCompletion, **stream}
     return GenerateOperation(
         tag="Chat",
@@ -45,8 +42,6 @@ def chat_operation(*, stream: Content, errors: Answers, body: str, **more: Any) 
 
 
 def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str) -> tuple[AnswerOperation, ...]:
-    """The list of models, and one model, below `path`."""
-
     async def models(http: HttpCall, server: Server) -> OpenAiModelList:
         await looked_at(server)
         return openai_models(facts_of_all(server.models), owned_by)
@@ -74,4 +69,4 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
 
 
 V1_MODELS = model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman")
-"""The served models, as OpenAI's API has them; clients of another API call these paths as well."""
+"""OpenAI's list of models; clients of another API call these paths as well."""

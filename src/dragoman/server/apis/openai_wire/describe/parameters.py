@@ -1,8 +1,4 @@
-"""Meaning and default of each parameter in bodies of OpenAI's shape, and of the same names in other APIs.
-
-Types and ranges are not here: `bodies` takes those from the Structs and the tables that check. A default stands here only
-where sending it equals leaving the parameter out. Used when the document is built.
-"""
+"""Meanings of the parameters, and defaults where sending them equals leaving the parameter out."""
 
 from __future__ import annotations
 
@@ -68,7 +64,6 @@ EFFECTS: Mapping[str, str] = {
     "return_progress": "with `stream`: chunks tell how far the prompt is, and who is before it",
     "return_token_ids": "lists the token ids beside the text",
 }
-"""The meanings of fields that several bodies have."""
 
 COMPLETION_EFFECTS: Mapping[str, str] = {
     **EFFECTS,

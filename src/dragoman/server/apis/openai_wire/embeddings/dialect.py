@@ -1,7 +1,4 @@
-"""Embeddings in OpenAI's wire format: checks a body, asks the model's service, writes the vectors.
-
-Called by `pooling.dialect`, on the event loop.
-"""
+"""Embeddings in OpenAI's wire format: checks a body, asks the model's service, writes the vectors. On the event loop."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ def _idle(call: TextsCall[EmbeddingsBody]) -> Iterator[str]:
 
 
 def embeddings(words: Profile) -> TextsOperation[EmbeddingsBody]:
-    """Embeddings in the words of a profile."""
     return TextsOperation(EmbeddingsBody, _embed, words, idle=_idle)
 
 
@@ -83,7 +79,6 @@ def check_token_ids(texts: Sequence[Text], is_allowed: bool | None, profile: Mod
 
 
 def check_body(raw: Mapping[str, Any], body: EmbeddingsBody, words: Profile) -> None:
-    """Raises: InvalidRequest for a body that no texts can be read of, or an unknown format."""
     if body.ttl is not None:
         note_ttl(body.ttl, words)
     if words.requires_model and body.model is None:

@@ -1,7 +1,4 @@
-"""The bodies and answers of embeddings in OpenAI's wire format, and their schemas; `dialect` checks values.
-
-Sources: OpenAI API reference, embeddings; vLLM's embeddings (`truncate_prompt_tokens`, `add_special_tokens`, `normalize`).
-"""
+"""Bodies and answers of embeddings, and their schemas. Sources: OpenAI API reference, embeddings; vLLM's embeddings."""
 
 from __future__ import annotations
 
@@ -53,7 +50,6 @@ class TextUsage(msgspec.Struct):
 
 
 def usage_of(num_tokens: Iterable[int]) -> TextUsage:
-    """The usage of texts with these numbers of tokens."""
     total = sum(num_tokens)
     return TextUsage(total, total)
 
@@ -84,7 +80,6 @@ _EFFECTS = {
 
 
 def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
-    """The schema of the body."""
     return struct_body(
         EmbeddingsBody,
         _EFFECTS,

@@ -1,8 +1,4 @@
-"""Calls about texts for which nothing is generated: the common way from a body to an answer.
-
-Does: read the body, name what has no effect, send what the operation's function makes. Does not: know an API's words.
-Set up for each served model, once for each operation; called on the event loop.
-"""
+"""Calls about texts for which nothing is generated: the common way from a body to an answer. On the event loop."""
 
 from __future__ import annotations
 
@@ -37,16 +33,12 @@ class TextsCall(Generic[BodyT]):
 
     @property
     def limits(self) -> Limits:
-        """The operator's limits."""
         return self.profile.limits
 
 
 @dataclass(frozen=True, slots=True)
 class TextsOperation(Generic[BodyT]):
-    """Differences between operations. `kind`: the body. `words`: how it is read. `answer`: returns what is sent as JSON.
-
-    `idle`: the names in a call that have no effect. `errors` None = as `words` has them.
-    """
+    """Differences between operations. `answer`: returns what is sent as JSON. `idle`: names without effect."""
 
     kind: type[BodyT]
     answer: Callable[[TextsCall[BodyT]], Awaitable[Any]]
@@ -56,8 +48,6 @@ class TextsOperation(Generic[BodyT]):
 
 
 class TextsDialect(AnsweringDialect, Generic[BodyT]):
-    """One operation for one model."""
-
     def __init__(self, profile: ModelProfile, operation: TextsOperation[BodyT], clock: Clock = time.time) -> None:
         super().__init__(profile)
         self._operation = operation

@@ -8,4 +8,3 @@ IGNORED: Mapping[str, str] = {
     "user": "nothing is tracked per user",
     "priority": "texts are computed in the order in which they come",
 }
-"""Parameters that are accepted, and why they have no effect."""

@@ -1,7 +1,4 @@
-"""Reads the texts to embed or rank, and tells the service's errors by the clients' names.
-
-Does not tokenise, or know one API. Called by the dialects of APIs that embed or rank, on the event loop.
-"""
+"""Reads the texts to embed or rank, and tells the service's errors by the clients' names. On the event loop."""
 
 from __future__ import annotations
 
@@ -25,17 +22,15 @@ CUT = "truncate_prompt_tokens"
 
 
 CUT_SCHEMA: Schema = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
-"""Its schema."""
 
 
 class Texts(NamedTuple):
-    """The texts to embed. `is_list`: the client sent a list, even if it has only one entry."""
+    """`is_list`: the client sent a list, even if it has only one entry."""
 
     texts: list[Text]
     is_list: bool
 
     def place(self, name: str, index: int) -> str:
-        """The place of text `index` in the client's request."""
         return f"{name}[{index}]" if self.is_list else name
 
 
@@ -55,7 +50,6 @@ def read_texts(name: str, value: Any, limits: Limits, words: Profile) -> Texts:
 
 
 def read_strings(name: str, values: Sequence[Any], limits: Limits, words: Profile) -> list[str]:
-    """A list of strings. Raises: InvalidRequest."""
     if not values:
         raise words.fault(name, "empty", f"{name} must hold at least one text, got none")
     check_count(name, len(values), limits.max_prompts, words)
@@ -63,7 +57,6 @@ def read_strings(name: str, values: Sequence[Any], limits: Limits, words: Profil
 
 
 def read_string(name: str, value: Any, limits: Limits, words: Profile) -> str:
-    """One string. Raises: InvalidRequest."""
     if not isinstance(value, str):
         raise words.fault(name, "type", f"{name} must be a string, got {shown(value)}")
     return _checked(name, value, limits, words)
@@ -100,8 +93,6 @@ def _checked(name: str, text: str, limits: Limits, words: Profile) -> str:
 
 
 class Cut(NamedTuple):
-    """The way to truncate texts that are too long; `max_tokens` as in the service's requests."""
-
     truncation: Truncation
     max_tokens: int | None
 
@@ -139,10 +130,8 @@ def _rename(error: ServerError, names: Mapping[str, str], place: Callable[[int],
 
 
 def texts_schema(limits: Limits) -> Schema:
-    """The schema of the values that `read_texts` reads."""
     ids = array({"type": "integer", "minimum": 0}, minItems=1, maxItems=limits.max_token_ids)
     return any_of(TEXT, ids, array(any_of(TEXT, ids), minItems=1, maxItems=limits.max_prompts))
 
 
 MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
-"""A body's `model`."""

@@ -1,7 +1,4 @@
-"""The request bodies of Responses, and what stands in their paths and queries: the words that the Structs do not have.
-
-Used when the document is built. A default stands here only where sending it equals leaving the parameter out.
-"""
+"""The request bodies of Responses for OpenAPI. A default stands here only where it equals leaving the parameter out."""
 
 from __future__ import annotations
 
@@ -76,12 +73,10 @@ EFFECTS: Mapping[str, str] = {
     "service_tier": "there is one tier, and the answer says `default`; named in `x-dragoman-ignored`",
     "chat_template_kwargs": "reaches the model's template",
 }
-"""The meanings of its fields."""
 _DEFAULTS = {"logprobs": False, "background": False, "truncation": "disabled", "store": True}
 
 
 def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
-    """The body of POST /v1/responses or /v3/responses."""
     struct = struct_schemas([ResponsesBody])["ResponsesBody"]
     struct["properties"] = {name: one for name, one in struct["properties"].items() if name not in REFUSED}
     required = ["model"] if profile.wire.requires_model else []
@@ -105,7 +100,6 @@ def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
 
 
 def _own_types(profile: ResponsesProfile, limits: Limits) -> dict[str, Schema]:
-    """Schemas of the fields that checks after decoding restrict further."""
     objects = {"type": "object"}
     text: Schema = {"type": "string", "minLength": 1} if profile.wire.refuses_empty_prompt else TEXT
     return {
@@ -158,4 +152,3 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
     "starting_after_query": parameter("query", "starting_after", "the number of the last event that is known", INTEGER),
     "order": parameter("query", "order", "the last item first, or the first", {"enum": ["asc", "desc"]}),
 }
-"""What calls say in paths and queries."""
