@@ -1,6 +1,5 @@
 """Builds one served model from a configuration: the only place where tokenizer, engine, service and dialects meet.
 
-Does: construct and connect. Does not: resolve options, run a server, or contain behaviour of its own.
 Called by the host and by `LLM`; the heavy parts run on worker threads, the rest on the event loop.
 """
 
@@ -71,19 +70,16 @@ logger = logging.getLogger("dragoman")
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Builds another engine for a model whose engine died."""
-
     engine: RenewableEngine
     making: EngineMaking
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedModel:
-    """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
+    """A model that answers. `can_generate` False = only the operator's handler does. `renewal` None = there is no
+    engine.
 
-    `can_generate` False = only the operator's handler answers. `memory`: its size, None = negligible. `hooks`: the
-    operator's file. `loader`: loads its pictures, `pictures`: writes them into prompts; None for a model without pictures.
-    `renewal` None = there is no engine.
+    `loader`: loads its pictures, `pictures`: writes them into prompts.
     """
 
     served: ServedModel
@@ -97,20 +93,15 @@ class ComposedModel:
     renewal: Renewal | None = None
 
     async def renew(self, progress: Progress) -> None:
-        """See `BuiltModel`."""
         if self.renewal is not None:
             await self.renewal.engine.renew(partial(self.renewal.making.again, progress))
 
     def give_up(self, reason: str) -> None:
-        """See `BuiltModel`."""
         if self.renewal is not None:
             self.renewal.engine.give_up(reason)
 
     def close(self) -> None:
-        """End the preparing threads, release the operator's code, and load no more pictures.
-
-        Called after the engine's shutdown, when no call is left.
-        """
+        """End the preparing threads, and release the operator's code. Called after the engine's shutdown."""
         if isinstance(self.served.service, Service):
             self.served.service.close()
         if self.loader is not None:
@@ -126,11 +117,10 @@ class Composer:
         self._begun = begun
 
     def needs(self, config: Config) -> MemoryNeeds:
-        """The memory that the model will take. Raises: ModelError or ConfigError if its files do not fit; OSError."""
+        """Raises: ModelError or ConfigError if the model's files do not fit; OSError."""
         return memory_needs(config)
 
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> ComposedModel:
-        """See `build_served_model`."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.watch(progress)
@@ -151,9 +141,8 @@ async def build_served_model(
     """The loaded model of `config` with a started engine. `memory_bytes`: its memory besides the weights.
 
     None = what is free after the load, for the only model of a process; else see `memory.split_memory`, and its kernels
-    share the cores. `loading`: the load if it has begun already; it has ended when this returns or raises.
-
-    Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
+    share the cores. `loading`: the load if it has begun already; it has ended when this returns or raises. Raises:
+    ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
     hooks = None
     try:
@@ -195,7 +184,6 @@ async def _build(
 async def _build_generating(
     config: Config, loading: ModelLoad, memory_bytes: int | None, code: OperatorCode | None
 ) -> ComposedModel:
-    """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
     tools = engine_tools(text.tokenizer, text.turn_end_ids, config.clients.max_grammar_s)
     making = EngineMaking(config, tools, memory_bytes)
@@ -262,7 +250,6 @@ def _build_pooling(
     renewal: Renewal,
     code: OperatorCode | None,
 ) -> ComposedModel:
-    """The model that embeds or scores texts."""
     options = {
         option.name: config.value(option) for option in OPTIONS if option.name in ("task", "pooling", "normalize")
     }
@@ -328,7 +315,7 @@ def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilitie
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
-    """A model with only the operator's handler on LMI's routes; other routes answer that nothing can be generated."""
+    """A model with only the operator's handler on LMI's routes."""
     dialects = set_up_all(model_profile(config, code))
     served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
     facts = ("its own handler only, on the LMI routes",)
@@ -336,7 +323,7 @@ def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> Comp
 
 
 def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
-    """The operator's bounds on one request. Raises: ConfigError for one that the engine does not support."""
+    """Raises: ConfigError for a bound that the engine does not support."""
     if config.server.queue_timeout is not None and not engine.capabilities.queue_timeout:
         problem = f"engine {config.engine.engine} does not tell when a request begins; leave it out"
         raise ConfigError([f"{config.cite('queue_timeout')}: {problem}"])
@@ -352,7 +339,7 @@ def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
 
 
 def _thinking_bounds(config: Config, engine: Engine) -> ThinkingBounds:
-    """The operator's bounds on reasoning. Raises: ConfigError for an unsupported or malformed one."""
+    """Raises: ConfigError for an unsupported or malformed bound on reasoning."""
     reasoning = config.reasoning
     budget = None if reasoning.reasoning_budget == UNBOUNDED else reasoning.reasoning_budget
     if budget is not None and not engine.capabilities.has_budgets:
@@ -415,7 +402,6 @@ def engine_tools(
 
 
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:
-    """The service's extensions: grammars, and the model's formats of tool calls and reasoning."""
     output = text.output
     return Extensions(
         tools.compile_grammar,
@@ -463,7 +449,6 @@ def model_profile(
 
 
 def _abilities(text: _Text, *, sees: bool) -> frozenset[Ability]:
-    """The model's abilities by its template and tokenizer, besides completing a text."""
     template = text.chat_template
     has_tools = template is not None and any("tools" in source for source in template.sources.values())
     able: dict[Ability, bool] = {
@@ -477,7 +462,7 @@ def _abilities(text: _Text, *, sees: bool) -> frozenset[Ability]:
 
 
 def _takes_adapters(config: Config) -> bool:
-    """True if requests may ask for adapters. Upstream servers may have some; a merged adapter is part of the model."""
+    """Upstream servers may have some; a merged adapter is part of the model."""
     return (
         config.engine.engine == "remote"
         or config.adapters.enable_lora
@@ -486,7 +471,6 @@ def _takes_adapters(config: Config) -> bool:
 
 
 def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | None:
-    """The adapters of the model, None if it takes none."""
     if not _takes_adapters(config):
         return None
     pairs = (text.partition("=") for text in config.adapters.lora)
@@ -502,7 +486,6 @@ def _proposer_kind(config: Config) -> ProposerKind | None:
 
 
 def _merged_name(config: Config) -> tuple[str, ...]:
-    """The name of a merged adapter, which is another name of the model."""
     return (config.adapters.lora[0].partition("=")[0],) if config.adapters.merge_lora else ()
 
 
@@ -513,7 +496,6 @@ def _aliases(config: Config) -> tuple[str, ...]:
 
 
 def _picture_prompts(config: Config, built: BuiltEngine, loader: PictureLoader | None) -> PicturePrompts | None:
-    """The builder of prompts with pictures, None for a model that takes no pictures."""
     if built.pictures is None or loader is None:
         return None
     return PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
@@ -524,7 +506,6 @@ def _picture_loader(config: Config) -> PictureLoader:
 
 
 def picture_limits(config: Config) -> PictureLimits:
-    """The operator's bounds on the pictures of requests."""
     settings = config.pictures
     return PictureLimits(
         max_bytes=settings.max_image_mb * MEBIBYTE,

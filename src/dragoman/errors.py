@@ -1,36 +1,6 @@
-"""The errors a request can meet, in neutral words.
+"""The errors a request can meet, in neutral words. Each dialect maps `kind` to its own status and body.
 
-    ServerError
-    ├── InvalidRequest          the client's fault
-    │   ├── InvalidPayload      the body itself (not JSON, a field missing or of the wrong shape)
-    │   ├── InvalidParameter    one generation parameter (wrong type, out of range, contradicts another)
-    │   └── UnsupportedFeature  legal, but this engine or model cannot do it
-    │       └── TextOnly        a picture, for a model that takes text only
-    ├── NotFound                no such model
-    ├── Conflict                there is one already: the model to load, or the one that is being changed
-    ├── NoMemory                the model does not fit beside what is loaded
-    ├── UnknownPath             no such route
-    ├── WrongMethod             the route answers to other methods
-    ├── Unauthorized            the API key is missing or wrong
-    │   └── BadSignature        likewise, an AWS client's signature
-    ├── Forbidden               the key is right, and does not open this
-    ├── TooLarge                the body exceeds the size limit
-    ├── Overloaded              the queue is full; try again later
-    │   ├── Unavailable         the server loads its models, or shuts down; try again later, or elsewhere
-    │   ├── QueueTimeout        the request waited longer than the operator allows
-    │   └── RateLimited         this caller has asked for as much as it may; try again later
-    ├── RequestTimeout          the request took longer than the operator allows
-    │   └── DeadlineTooShort    it would, by the forecast: nothing was begun
-    ├── Cancelled               the client went away or the server stopped the request
-    ├── CapacityError           the request can never fit (context length, KV cache)
-    ├── EngineFailed            this request's generation failed
-    ├── EngineDead              the engine stopped; no request can be served
-    └── HookError               the operator's own formatter raised
-
-No HTTP status here: each dialect maps `kind` to its own status and body. Messages are one line and name the
-parameter, the value and what is allowed.
-
-ModelError is none of them: no request meets it, since the model does not load.
+Messages are one line and name the parameter, the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -54,7 +24,7 @@ class ServerError(Exception):
         self.param = param
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The parts to pickle: copies and other processes get the same error, whatever its class holds."""
+        """Copies and other processes get the same error, whatever its class holds."""
         return _restored, (type(self), self.args, self.__dict__)
 
     def of(self, label: str) -> Self:
@@ -72,8 +42,6 @@ def _restored(kind: type[ServerError], args: tuple[Any, ...], attributes: dict[s
 
 
 class InvalidRequest(ServerError):
-    """The request cannot be served as written."""
-
     kind = "invalid_request"
 
 
@@ -92,8 +60,6 @@ class UnsupportedCoding(InvalidPayload):
 
 
 class InvalidParameter(InvalidRequest):
-    """A generation parameter has a wrong type or range, or contradicts another one."""
-
     kind = "invalid_parameter"
 
 
@@ -108,30 +74,22 @@ class TextOnly(UnsupportedFeature):
 
 
 class NotFound(ServerError):
-    """The named model (or other object) does not exist."""
-
     kind = "not_found"
 
 
 class UnknownModel(NotFound):
-    """No model of that name is served; of the same kind, but the models directory may have it by now."""
+    """Of the same kind, but the models directory may have it by now."""
 
 
 class Conflict(ServerError):
-    """The object exists already, or another request is creating or ending it."""
-
     kind = "conflict"
 
 
 class NoMemory(ServerError):
-    """A model does not fit into the free memory; the message has the needed and available bytes."""
-
     kind = "no_memory"
 
 
 class UnknownPath(ServerError):
-    """No route has this path."""
-
     kind = "unknown_path"
 
 
@@ -146,8 +104,6 @@ class WrongMethod(ServerError):
 
 
 class Unauthorized(ServerError):
-    """The API key is missing or wrong."""
-
     kind = "unauthorized"
 
 
@@ -156,14 +112,10 @@ class BadSignature(Unauthorized):
 
 
 class Forbidden(ServerError):
-    """The key is known, and does not open this operation."""
-
     kind = "forbidden"
 
 
 class TooLarge(ServerError):
-    """The request body is larger than the operator allows."""
-
     kind = "too_large"
 
 
@@ -196,14 +148,10 @@ class QueueTimeout(Overloaded):
 
 
 class RateLimited(Overloaded):
-    """The caller has used up its requests or tokens for now."""
-
     kind = "rate_limited"
 
 
 class RequestTimeout(ServerError):
-    """The request ran longer than the operator allows."""
-
     kind = "timeout"
 
 
@@ -222,10 +170,7 @@ class Cancelled(ServerError):
 
 
 class CapacityError(ServerError):
-    """The request can never fit; the message holds the needed and the available number.
-
-    The numbers, in tokens, are for dialects with their own text; None = not applicable.
-    """
+    """The request can never fit; the numbers, in tokens, are for dialects with their own text."""
 
     kind = "capacity"
 
@@ -245,8 +190,6 @@ class CapacityError(ServerError):
 
 
 class EngineFailed(ServerError):
-    """Generation of this request failed inside the engine."""
-
     kind = "engine_failed"
 
 
@@ -270,14 +213,10 @@ ALL_KINDS: tuple[str, ...] = tuple(
         Cancelled, CapacityError, EngineFailed, EngineDead, HookError, ServerError,
     )
 )  # fmt: skip
-"""Every kind; a test asserts that the table which all APIs start from (`server.error_kinds`) has each of them."""
 
 
 class ModelError(ValueError):
-    """The model directory cannot be served; the message, one line, names the file, the key, and what is supported.
-
-    It may quote a file at any length; the line is cut.
-    """
+    """The model directory cannot be served; one line names the file, the key, and what is supported."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.splitlines())

@@ -54,9 +54,8 @@ class LLM:
     def __init__(self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Value) -> None:
         """Load `model`, a Hugging Face directory or a model of the hub (ORG/NAME); None = the bundled demo model.
 
-        `options` are those of `docs/options.md`, with underscores: `LLM("m", dtype="bf16", max_num_seqs=8)`. A
-        serving.properties in the directory and OPTION_ variables count as they do for `dragoman serve`.
-        Raises: ConfigError for a bad or unknown option, ModelError if the directory cannot be served.
+        `options` are those of `docs/options.md`, with underscores. A serving.properties in the directory and OPTION_
+        variables count as they do for `dragoman serve`. Raises: ConfigError for a bad or unknown option, ModelError.
         """
         self.config: Config = _resolved(_givens(model, options), progress or _no_progress)
         self._numbers = count(1)
@@ -84,9 +83,8 @@ class LLM:
     ) -> list[GenerationResult]:
         """One result per prompt, in their order; all prompts run at the same time.
 
-        A prompt is a text or a sequence of token ids. `sampling` None = the model's own default, which is greedy unless
-        its generation_config.json says otherwise. `max_tokens` None = up to the context length.
-        Raises: ServerError if a request cannot be served; the others are then aborted.
+        A prompt is a text or a sequence of token ids. `sampling` None = the model's own default. `max_tokens` None = up
+        to the context length. Raises: ServerError if a request cannot be served; the others are then aborted.
         """
         texts = [prompts] if isinstance(prompts, str) else prompts
         requests = [
@@ -112,10 +110,7 @@ class LLM:
         stop: Sequence[str] = (),
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> GenerationResult:
-        """The model's next turn in the conversation `messages` (`role` and `content` each).
-
-        Raises: ServerError if the model has no chat template or the request cannot be served.
-        """
+        """The model's next turn in the conversation `messages` (`role` and `content` each). Raises: ServerError."""
         request = GenerationRequest(
             request_id=self._next_id(),
             prompt=ChatPrompt(tuple(messages), tools=tuple(tools)),
@@ -187,5 +182,4 @@ def _prompt(prompt: str | Sequence[int]) -> Prompt:
     return TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt))
 
 
-def _no_progress(stage: str, fraction: float) -> None:
-    """Ignore progress."""
+def _no_progress(stage: str, fraction: float) -> None: ...

@@ -1,8 +1,4 @@
-"""The log of a server: lines without clients' data, written without waiting for their reader.
-
-Does: form lines, omit messages of exceptions, write on a thread, count dropped lines. Does not: decide what is logged. Set
-up by `dragoman serve`, by the processes of memory nodes and by replicas on Ray Serve; loggers are used from any thread.
-"""
+"""The log of a server: lines without clients' data, written without waiting for their reader. On any thread."""
 
 from __future__ import annotations
 
@@ -31,20 +27,19 @@ TOLD_WHOLE = (
     "dragoman.ray.",
     "dragoman.server.run.",
 )
-"""Loggers, with those below them, of what the operator does: messages of their exceptions hold nothing of clients'."""
+"""Loggers of what the operator does: messages of their exceptions hold nothing of clients'."""
 
 _CITING = ("python_multipart", "opentelemetry.trace", "opentelemetry.baggage", "opentelemetry.propagators")
-"""Loggers of libraries that cite what they were given to read; what is wrong with it, the client is told."""
+"""Loggers of libraries that cite what they were given to read; the client is told what is wrong with it."""
 
 _HIDDEN = "(its message may hold what a client sent: --log-prompts shows it)"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class OperatorFormatter(logging.Formatter):
-    """Log lines with time and level; failures that the operator can mend come without a traceback.
+    """Log lines with time and level, each on one line without control characters.
 
-    A message is one line whatever clients' names and paths it has, without control characters. Exceptions of requests are
-    logged by type and place. `expected`: exceptions whose message explains them. `name`: in each line.
+    Exceptions of requests are logged by type and place. `expected`: exceptions whose message explains them.
     """
 
     def __init__(
@@ -55,7 +50,6 @@ class OperatorFormatter(logging.Formatter):
         self._shows_values = shows_values
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and those of its exception."""
         record.message, record.asctime = record.getMessage(), self.formatTime(record)
         line = _CONTROLS.sub(lambda found: repr(found[0])[1:-1], self.formatMessage(record))
         error = record.exc_info[1] if record.exc_info else None
@@ -89,7 +83,6 @@ def _told(error: BaseException, *, is_whole: bool) -> str:
 
 
 def _lines_of(error: BaseException, *, is_whole: bool) -> Iterator[str]:
-    """A traceback; with the messages of its exceptions only if they may be told."""
     if is_whole:
         yield from traceback.format_exception(error)
         return
@@ -124,7 +117,6 @@ class BackgroundWriter:
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def write(self, text: str) -> int:
-        """Queue the text, or drop it if too much waits."""
         with self._changed:
             if self._num_chars + len(text) > self._max_chars:
                 self._num_dropped += 1
@@ -135,8 +127,7 @@ class BackgroundWriter:
                 self._changed.notify_all()
         return len(text)
 
-    def flush(self) -> None:
-        """Do nothing: loggers do not wait."""
+    def flush(self) -> None: ...
 
     def drain(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until all is written, at most for this time."""
@@ -162,7 +153,6 @@ class BackgroundWriter:
                 self._changed.notify_all()
 
     def _write(self, text: str) -> bool:
-        """Write text; False if the stream cannot be written."""
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError, AttributeError):

@@ -1,8 +1,6 @@
-"""The generation parameters of all APIs: their ranges, effects, and conditions.
+"""The generation parameters of all APIs: their ranges, effects, and conditions, by their neutral names.
 
-Does: declare them by their neutral names, the fields of `SamplingParams` and `GenerationRequest`, which have the types and
-neutral values. Does not: read bodies or options. Each API declares its names for them and its document's changes.
-Used by the dialects, on the event loop, by what describes them, and by the options and commands of the same names.
+Each API declares its names for them and its document's changes.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Bounds:
     note: str = ""  # a further remark about the allowed values
 
     def problem(self, value: float) -> Literal["negative", "low", "high"] | None:
-        """The side on which `value` is out of bounds, None if inside. "negative": "low" where only that is forbidden."""
+        """The side on which `value` is out of bounds. "negative": "low" where only that is forbidden."""
         if self.low is not None and (value < self.low or (self.is_low_open and value == self.low)):
             return "negative" if value < 0 <= self.low else "low"
         if self.high is not None and (value > self.high or (self.is_high_open and value == self.high)):
@@ -46,7 +44,6 @@ class Bounds:
         return None
 
     def __str__(self) -> str:
-        """The allowed values, in words."""
         low = "" if self.low is None else f"greater than {self.low}" if self.is_low_open else f"at least {self.low}"
         high = "" if self.high is None else f"less than {self.high}" if self.is_high_open else f"at most {self.high}"
         if low and high and not (self.is_low_open or self.is_high_open):
@@ -73,10 +70,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter. `bounds` None = not a number. `limit`: the operator's limit on its value.
-
-    `aliases`: clients' other names for it.
-    """
+    """`bounds` None = not a number. `limit`: the operator's limit on its value. `aliases`: clients' other names."""
 
     effect: str
     bounds: Bounds | None = None
@@ -206,7 +200,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 Asked = tuple[str, str, Need, Any]
-"""A parameter that was asked for: the client's name, the parameter's, the condition of its effect, the value."""
+"""The client's name of a parameter, the parameter's, the condition of its effect, the value."""
 
 
 def idle_parameters(asked: Iterable[Asked], lacking: Collection[Need]) -> dict[str, str]:
@@ -228,7 +222,7 @@ def asks_for_something(parameter: str, value: Any) -> bool:
 
 
 def lacking_needs(sampling: SamplingParams, *, thinks: bool, proposer: str | None = None) -> set[Need]:
-    """The conditions that do not hold. `thinks`: the model has reasoning. `proposer`: the kind of speculation, if any."""
+    """The conditions that do not hold. `thinks`: the model has reasoning. `proposer`: the kind of speculation."""
     is_drawn = sampling.temperature > 0.0 and sampling.num_beams == 1
     is_guessed = proposer is not None and sampling.num_beams == 1 and sampling.prompt_logprobs is None
     holds = {
@@ -244,7 +238,6 @@ def lacking_needs(sampling: SamplingParams, *, thinks: bool, proposer: str | Non
 
 
 def neutral_value(name: str) -> Any:
-    """The neutral value of a parameter or alias, as in JSON."""
     name = ALIASES.get(name, name)
     value = getattr(NEUTRAL_SAMPLING if hasattr(NEUTRAL_SAMPLING, name) else _NEUTRAL_REQUEST, name)
     return list(value) if isinstance(value, tuple) else value

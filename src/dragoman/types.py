@@ -1,12 +1,8 @@
-"""The values that travel between client dialects, the service and the engines.
+"""The values that travel between client dialects, the service and the engines, in the field's neutral words.
 
-Does: define one typed value per hop of the data path, in the field's neutral words.
-Does not: validate, tokenise, or know any wire format. Imported by everyone; imports nothing of dragoman.
-
-    bytes -> dialect.parse -> GenerationRequest -> service -> EngineRequest -> engine -> EngineOutput
-          -> detokenizer -> GenerationEvent -> dialect encoder -> bytes
-
-Values of every call or token are Structs, which are up to ten times as cheap to make as frozen dataclasses.
+bytes -> dialect.parse -> GenerationRequest -> service -> EngineRequest -> engine -> EngineOutput -> detokenizer ->
+GenerationEvent -> dialect encoder -> bytes. Imports nothing of dragoman. Values of every call or token are Structs,
+which are up to ten times as cheap to make as frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import msgspec
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. Dialects rename these, they never invent others."""
+    """Dialects rename these, they never invent others."""
 
     EOS = "eos"  # the end-of-sequence token was generated
     STOP_TOKEN = "stop_token"  # a token of `stop_token_ids` was generated
@@ -39,7 +35,7 @@ BLOCK_TOKENS = 32  # engines share whole blocks of prompts
 class Limits:
     """The bounds on one call in every dialect: largest values, except for the priority.
 
-    The first six are the operator's. The others are far beyond normal use, and prevent bodies that cost minutes of work.
+    The first six are the operator's. The others prevent bodies that cost minutes of work.
     """
 
     max_best_of: int = 20  # bounds n, best_of and the beam width. 20: best_of_limit of OpenVINO Model Server
@@ -59,7 +55,6 @@ class Limits:
 
 
 def id_outside(token_ids: Collection[int], vocab_size: int) -> int | None:
-    """An id outside a vocabulary of this size, None if all are inside; fast for many ids."""
     extremes = (min(token_ids), max(token_ids)) if token_ids else ()
     return next((one for one in extremes if not 0 <= one < vocab_size), None)
 
@@ -71,10 +66,7 @@ Detail = Literal["auto", "low", "high"]
 
 
 class Picture(msgspec.Struct, frozen=True, weakref=True):
-    """A decoded picture: three bytes (red, green, blue) for each pixel, row by row from the top left.
-
-    `digest`: a hash of size and pixels; two pictures with the same one are the same picture.
-    """
+    """A decoded picture: three bytes (red, green, blue) per pixel, row by row. `digest`: a hash of size and pixels."""
 
     width: int
     height: int
@@ -83,10 +75,7 @@ class Picture(msgspec.Struct, frozen=True, weakref=True):
 
 
 class PictureSpan(msgspec.Struct, frozen=True):
-    """The place of a picture in a prompt: `length` tokens from `begin` on.
-
-    They contain one placeholder per embedding of the picture.
-    """
+    """The place of a picture in a prompt: `length` tokens from `begin` on, with a placeholder per embedding."""
 
     picture: Picture
     begin: int
@@ -96,10 +85,9 @@ class PictureSpan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PictureLayout:
-    """The shape of a picture of some size in a prompt. `text`: what replaces the marker in a prompt, placeholders included.
+    """The shape of a picture in a prompt. `text`: what replaces the marker; it has `num_embeddings` placeholders.
 
-    `num_embeddings`: placeholders in `text`. `grid`: rows and columns of embeddings, for decoders whose tokens have three
-    positions; (0, 0) where they have one.
+    `grid`: rows and columns of embeddings, for decoders whose tokens have three positions.
     """
 
     text: str
@@ -111,10 +99,7 @@ class PictureLayout:
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
-    """A prompt as text; with `suffix` the model fills in the middle between `text` and `suffix`.
-
-    `before_ids`: tokens that come before the text, where there is no suffix.
-    """
+    """A prompt as text; with `suffix` the model fills in the middle. `before_ids`: tokens before a text without suffix."""
 
     text: str
     suffix: str | None = None
@@ -123,18 +108,15 @@ class TextPrompt(msgspec.Struct, frozen=True):
 
 
 class TokenPrompt(msgspec.Struct, frozen=True):
-    """A prompt as token ids; ids outside the vocabulary are refused by the service."""
-
     token_ids: tuple[int, ...]
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
     """A conversation; the service renders it with the model's chat template.
 
-    `messages` in the template's form: `role`, `content` (string, or list of parts), and optionally `name`, `tool_calls`,
-    `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template unchanged. A part of type
-    `image_url` holds `{"url": …, "detail": …}`; `pictures`: the fetched pictures of all such parts, in order. `before_ids`:
-    tokens before a conversation without pictures.
+    `messages` in the template's form: `role`, `content` (string, or list of parts), and optionally `name`,
+    `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped. A part of type `image_url` holds `{"url": …, "detail": …}`;
+    `pictures`: those of all such parts, in order. `before_ids`: tokens before a conversation without pictures.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -146,10 +128,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 
 
 class MixedPrompt(msgspec.Struct, frozen=True):
-    """A prompt of consecutive texts and token ids.
-
-    A text in the first place gets the model's usual first tokens; later texts continue what is before them.
-    """
+    """Consecutive texts and token ids. A text in the first place gets the model's usual first tokens."""
 
     parts: tuple[str | int, ...]
 
@@ -158,7 +137,7 @@ class InfillPrompt(msgspec.Struct, frozen=True):
     """Code with a gap for the model to fill: the code before and after it, and the gap's beginning.
 
     Only `begun` may have control tokens. `files`: names and texts of other code, the most important last. A prompt that
-    leaves no room for `num_answer_tokens` loses the first files, then the beginning of `before` and the end of `behind`.
+    leaves no room for `num_answer_tokens` loses the first files, then the outer ends of `before` and `behind`.
     """
 
     before: str
@@ -172,12 +151,6 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt | MixedPrompt | InfillPrompt
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """The trace of a client's call, from its header fields. Source: W3C Trace Context.
-
-    `trace_id`: 32 hexadecimal digits. `state`: its `tracestate`, "" = none. `span_id`: 16 hexadecimal digits of the call's
-    recorded span, "" = none.
-    """
-
     trace_id: str
     is_sampled: bool = False
     state: str = ""
@@ -191,10 +164,9 @@ class TraceContext(msgspec.Struct, frozen=True):
 class Grammar:
     """A constraint on the output text. `source` is a JSON text for json_schema, a JSON array text for choice.
 
-    `frame`: a Lark grammar for the text around this one, which it contains as `@output`; "" = none. `covers_tool_calls`:
-    every tool call in the output follows the grammar, so none can be malformed. `needs_frame`: the output begins with other
-    text, which only a frame allows. `param`: the grammar's parameter. `passed_over`: unenforced parts of a schema, with
-    reasons.
+    `frame`: a Lark grammar for the text around this one, which it contains as `@output`. `covers_tool_calls`: every
+    tool call in the output follows the grammar. `needs_frame`: the output begins with other text, which only a frame
+    allows. `param`: the grammar's parameter. `passed_over`: unenforced parts of a schema, with reasons.
     """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
@@ -207,10 +179,7 @@ class Grammar:
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True):
-    """The rule for repetitions: a text ends with the same tokens several times in a row.
-
-    `max_pattern_size` 0 = off. Names: vLLM's sampling parameters.
-    """
+    """The rule for repetitions: a text ends with the same tokens several times in a row; size 0 = off."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 1
@@ -218,9 +187,8 @@ class RepetitionDetection(msgspec.Struct, frozen=True):
 
 
 class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Samplers that no API's document has and most servers of local models do: DRY, top-n sigma and XTC.
+    """Samplers that no API's document has: DRY, top-n sigma and XTC, with llama.cpp's defaults.
 
-    Values are llama.cpp's defaults. DRY is on with a multiplier, XTC with a probability, top-n sigma above 0.
     Sources: DRY and XTC, pull requests 5677 and 6335 of text-generation-webui; top-n sigma, arXiv:2411.07641.
     """
 
@@ -237,8 +205,8 @@ class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
 class SamplingParams(FurtherSampling, frozen=True):
     """The rules for choosing the next token, complete and legal: dialects validate and fill in their own defaults.
 
-    Neutral values switch a feature off. `temperature` 0 is greedy. Log-probabilities are raw: taken before temperature,
-    penalties, bias and masks. Sources: top_p 1904.09751, typical_p 2202.00666, diversity_penalty 1610.02424.
+    Neutral values switch a feature off. Log-probabilities are taken before temperature, penalties, bias and masks.
+    Sources: top_p 1904.09751, typical_p 2202.00666, diversity_penalty 1610.02424.
     """
 
     temperature: float = 1.0
@@ -281,28 +249,21 @@ class SamplingParams(FurtherSampling, frozen=True):
 
     @property
     def num_sequences(self) -> int:
-        """Sequences the engine runs for one request."""
         return max(self.num_beams, self.best_of or 1, self.n)
 
     @property
     def has_dry(self) -> bool:
-        """True if repeated sequences are penalised."""
         return self.dry_multiplier > 0.0 and self.dry_penalty_last_n != 0
 
 
 class LineLimits(msgspec.Struct, frozen=True):
-    """Bounds on an answer's lines, which end it like its length limit.
-
-    `min_indent`: it ends before the text of a line with fewer leading blanks and tabs. `max_s`: it ends at the first line
-    end later than this after the first token, None = no bound.
-    """
+    """Bounds on an answer's lines: it ends before a line with less indent, or at the first line end after `max_s`."""
 
     min_indent: int = 0
     max_s: float | None = None
 
 
 ToolChoice = Literal["auto", "none", "required", "named"]
-"""Whether tools are called: as the model likes, not at all, at least one, or the one that is named."""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True):
@@ -310,8 +271,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
 
     `max_tokens` None = up to the context length. `on_overflow`: the action when prompt + max_tokens exceed the context:
     `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length). On a server that
-    shifts contexts, `may_shift` replaces both: then `n_keep` prompt tokens stay (-1 = all), besides begin-of-sequence, and
-    `n_discard` of the others go (0 = half).
+    shifts contexts, `may_shift` replaces both: then `n_keep` prompt tokens stay (-1 = all), besides begin-of-sequence,
+    and `n_discard` of the others go (0 = half).
     """
 
     request_id: str
@@ -353,10 +314,8 @@ class StopCriterion(Protocol):
 
 
 class Foreseen(NamedTuple):
-    """Tokens of a forced text, in the tokenizer's spelling; all are allowed.
-
-    The first `num_forced` are the only ones allowed in their places. `is_open`: with the following text, a longer token
-    could replace the last one.
+    """Allowed tokens of a forced text; the first `num_forced` are the only ones allowed. `is_open`: the last may be
+    longer.
     """
 
     token_ids: list[int]
@@ -368,23 +327,18 @@ NOTHING_FORESEEN = Foreseen([], 0, False)
 
 
 SLOW_MASK_S = 0.004
-"""Processor seconds from which on a token's mask is slow: it is computed in turn with others, and nothing is guessed."""
+"""Processor seconds from which on a token's mask is computed in turn with others, and nothing is guessed."""
 
 
 class TokenMasker(Protocol):
-    """A sequence's state in a compiled grammar, which gives the next allowed tokens. Used by one thread at a time.
-
-    `last_s`: processor seconds of its last token; `total_s`: of all the request's tokens.
-    """
+    """A sequence's state in a compiled grammar, for one thread at a time. `last_s`, `total_s`: processor seconds."""
 
     last_s: float
 
     @property
     def total_s(self) -> float: ...
 
-    def fork(self) -> TokenMasker:
-        """An independent copy of the state, for a forked sequence."""
-        ...
+    def fork(self) -> TokenMasker: ...
 
     def fill_mask(self, bitmask_row: Any) -> None:
         """Write the allowed tokens into a row of 32-bit words (bit i of word w = token 32*w + i)."""
@@ -393,69 +347,48 @@ class TokenMasker(Protocol):
     def fill_masks(self, bitmask_rows: Any, token_ids: Sequence[int]) -> None:
         """The masks here and after the first, the second, … of these tokens; the state does not change.
 
-        A token that is not allowed leaves the grammar where it is. Shapes: [1 + len(token_ids), words], see `fill_mask`.
+        A token that is not allowed leaves the grammar where it is. Shapes: [1 + len(token_ids), words].
         """
         ...
 
     def foresee(self, limit: int) -> Foreseen:
-        """At most `limit` tokens of the text forced from here, none if several may follow; the state does not change."""
+        """At most `limit` tokens of the text forced from here; the state does not change."""
         ...
 
-    def advance(self, token_id: int) -> bool:
-        """Consume a chosen token; False if the grammar forbids it. Raises: ServerError if the grammar cannot be followed."""
-        ...
+    def advance(self, token_id: int) -> bool: ...
 
-    def validate(self, token_ids: Sequence[int]) -> int:
-        """The number of leading draft tokens that the grammar allows; the state does not change."""
-        ...
+    def validate(self, token_ids: Sequence[int]) -> int: ...
 
     @property
-    def is_finished(self) -> bool:
-        """True if nothing more may follow (only end-of-sequence)."""
-        ...
+    def is_finished(self) -> bool: ...
 
 
 class Unsearched(msgspec.Struct, frozen=True):
-    """A part of the answer without stop strings: from one mark to the other, or to the end if that is "".
-
-    `inside`: the end mark of such a part in which the answer begins, "" = it begins outside.
-    """
+    """A part of the answer without stop strings, between marks. `inside`: the end mark of one in which it begins."""
 
     marks: tuple[tuple[str, str], ...]
     inside: str = ""
 
 
 class AnswerWatch(Protocol):
-    """A sequence's state for ending its reasoning, or repetitive content. Used by one thread at a time.
-
-    `forced_ids`: the required next tokens, () = any. `is_over`: nothing is left to watch.
-    """
+    """A sequence's state for ending its reasoning, or repetitive content. Used by one thread at a time."""
 
     forced_ids: Sequence[int]
     is_over: bool
 
-    def fork(self) -> AnswerWatch:
-        """An independent copy of the state, for a forked sequence."""
-        ...
+    def fork(self) -> AnswerWatch: ...
 
-    def advance(self, token_id: int) -> None:
-        """Take in a chosen token."""
-        ...
+    def advance(self, token_id: int) -> None: ...
 
     def ends_with(self, token_id: int) -> bool:
         """True if this next token would make the content a loop; the state does not change."""
         ...
 
-    def num_possible(self, token_ids: Sequence[int]) -> int:
-        """The number of allowed leading draft tokens; the state does not change."""
-        ...
+    def num_possible(self, token_ids: Sequence[int]) -> int: ...
 
 
 class StopStrings(msgspec.Struct, frozen=True):
-    """Texts that end a sequence at the token that completes the first; this token still belongs to it.
-
-    Matches within the first `SamplingParams.min_tokens` tokens do not count. `skip_special_tokens`: their text is ignored.
-    """
+    """Texts that end a sequence at the token that completes the first, not within the first `min_tokens` tokens."""
 
     strings: tuple[str, ...]
     skip_special_tokens: bool = True
@@ -465,8 +398,7 @@ class StopStrings(msgspec.Struct, frozen=True):
 class Standing(msgspec.Struct, frozen=True):
     """A caller's standing. `priority`: the highest for its requests; None = as each requests.
 
-    `share`: while requests wait, a caller of share 3 gets three times as much as one of share 1. `is_background`: its work
-    can wait.
+    `share`: while requests wait, a caller of share 3 gets three times as much as one of share 1.
     """
 
     priority: int | None = None
@@ -494,10 +426,9 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
 class Thinking(msgspec.Struct, frozen=True):
     """The place of an answer's reasoning, and its bounds. To end it, an engine forces the closing tokens.
 
-    `begin`, `ends`: the marks before and after it, as text. `is_open`: the answer begins within it; else the mark may come
-    first, or, if it `recurs`, anywhere and repeatedly. `budget`: its tokens in total, None = no bound; a character of
-    several tokens is completed. `repetition`: a loop that also ends it. `reclosing_ids`: forced if it begins again after
-    that.
+    `is_open`: the answer begins within it; else the mark may come first, or, if it `recurs`, anywhere and repeatedly.
+    `budget`: its tokens in total; a character of several tokens is completed. `repetition`: a loop that also ends it.
+    `reclosing_ids`: forced if it begins again after that.
     """
 
     begin: str
@@ -533,20 +464,17 @@ class ContextShift(msgspec.Struct, frozen=True):
 class EngineRequest(msgspec.Struct, frozen=True):
     """A request for engines: token ids, complete, legal, seed resolved. Pure data, for JSON and msgpack too.
 
-    Legal: every value is within its range, and every token id within the vocabulary. The engine decides whether it can run
-    the request (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
-    `stop`: an engine that ranks sequences must watch for these, as their text is unseen before; others may. None if only
-    the service can tell an answer's content, where they count.
-    `adapter`: one of the engine's, None = none. `cache_salt`, `cache_owner`: requests share cached prompts only with equal
-    ones; the client chooses the salt, not the owner, "" = common. `cache_keep_s`: the least time to keep the prompt on disk,
-    within the caller's share; 0 = in memory only, None = while there is room. `cache_key`: requests with equal keys and
-    beginnings go to the same replica. `priority`: the highest waiting request is admitted first. `caller`: engines may
-    share fairly among callers, in proportion to `share`. `is_background`: work that can wait, and hardly delays others.
+    Legal: every value is within its range, and every token id within the vocabulary. `max_tokens` 0 = only the prompt's
+    log-probabilities. `stop`: an engine that ranks sequences must watch for these, as their text is unseen before.
+    `cache_salt`, `cache_owner`: requests share cached prompts only with equal ones; the client chooses the salt, not
+    the owner. `cache_keep_s`: the least time to keep the prompt on disk, within the caller's share; 0 = in memory only,
+    None = while there is room. `cache_key`: requests with equal keys and beginnings go to the same replica. `priority`:
+    the highest waiting request is admitted first. `caller`: engines may share fairly among callers, in proportion to
+    `share`.
+
     `deadline_s`: when the engine gives the request up, in seconds since the epoch, as other machines may run it;
-    `start_by_s`: when it gives up a request that has not started; None = never.
-    `dry_breakers`: for the texts in `dry_sequence_breakers`, if DRY is on.
-    `pictures`: in the order of their places in the prompt, without overlap. `trace`: the client's, for upstream servers to
-    continue; None = none. `thinking` None = reasoning is not bounded; remote engines use
+    `start_by_s`: when it gives up one that has not started. `pictures`: in the order of their places, without overlap.
+    `trace`: for upstream servers to continue. `thinking` None = reasoning is not bounded; remote engines use
     `SamplingParams.thinking_token_budget`. `shift` None = prompt and answer fit into the context.
     """
 
@@ -584,7 +512,6 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_watched(self) -> bool:
-        """True if its reasoning or a repetition is watched."""
         return self.thinking is not None or self.sampling.repetition_detection is not None
 
     @property
@@ -594,8 +521,6 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
 
 class Logprob(msgspec.Struct, frozen=True):
-    """One candidate token and its raw log-probability."""
-
     token_id: int
     logprob: float
 
@@ -603,11 +528,11 @@ class Logprob(msgspec.Struct, frozen=True):
 class EngineOutput(msgspec.Struct):
     """The tokens that one step (or, for ranked sequences, the whole generation) added to one sequence.
 
-    `index`: 0..n-1, the sequence. `token_ids`: the new tokens, with end-of-sequence. `logprobs`: aligned with it, if
-    requested; `top_logprobs[i]`: the N most likely, best first. Set in the request's first output: `prompt_logprobs`
-    (aligned with the prompt, first entry None), `num_cached_tokens`, `num_stored_tokens` (of these, read from disk),
-    `queue_s` (seconds before its first step; None = unknown). A later known number of cached tokens comes with a sequence's
-    end. `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
+    `index`: 0..n-1. `token_ids`: with end-of-sequence. `logprobs`: aligned with it; `top_logprobs[i]`: the N most
+    likely, best first. Set in the request's first output: `prompt_logprobs` (aligned with the prompt, first entry
+    None), `num_cached_tokens`, `num_stored_tokens` (of these, read from disk), `queue_s` (seconds before its first
+    step). A later known number of cached tokens comes with a sequence's end. `cumulative_logprob` and `num_preemptions`
+    are set at the end.
     """
 
     request_id: str
@@ -627,10 +552,7 @@ class EngineOutput(msgspec.Struct):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """A prompt token's log-probability, and the most likely alternatives, best first.
-
-    `rank`: 1 for the most likely token; None = unknown.
-    """
+    """A prompt token's log-probability, and the likeliest alternatives, best first. `rank`: 1 for the likeliest."""
 
     logprob: float
     top: tuple[Logprob, ...] = ()
@@ -650,11 +572,10 @@ class TopToken(msgspec.Struct, frozen=True):
 
 
 class TokenOutput(msgspec.Struct, frozen=True):
-    """One generated or prompt token.
+    """One generated or prompt token. `token_text`: the token decoded alone. `rank`: 1 for the most likely.
 
-    `text`: the token's addition to the text; "" while a character is incomplete (its last token has it whole), within a stop
-    string, and for hidden special tokens. The texts join to the sequence's text. `token_text`: the token decoded alone;
-    `bytes`: its bytes. `rank`: of a prompt token, 1 for the most likely.
+    `text`: the token's addition to the text; "" while a character is incomplete (its last token has it whole), within a
+    stop string, and for hidden special tokens.
     """
 
     id: int
@@ -678,11 +599,6 @@ class ToolCallDelta:
 
 
 class PromptInfo(msgspec.Struct, frozen=True):
-    """Facts about the prompt. `tokens`: only with prompt log-probabilities.
-
-    `num_kept_tokens`: tokens kept on request that another prompt can begin with, found ones included; 0 = not requested.
-    """
-
     text: str
     token_ids: tuple[int, ...]
     tokens: tuple[TokenOutput, ...] = ()
@@ -694,9 +610,8 @@ class PromptInfo(msgspec.Struct, frozen=True):
 class GenerationEvent(msgspec.Struct, frozen=True):
     """The text that one step added to one sequence. `text` == "".join(token.text for token in tokens).
 
-    `prompt`: only in the request's first event. `num_cached_tokens`: of the prompt, if known later. `content`: the answer's
-    part of `text` if reasoning or tool calls are split off, else `text`. It ends before a stop string; if anything is split
-    off, `text` is the model's whole output.
+    `prompt`: only in the request's first event. `content`: the answer's part of `text` if reasoning or tool calls are
+    split off, else `text`. It ends before a stop string; if anything is split off, `text` is the model's whole output.
     """
 
     index: int
@@ -716,8 +631,6 @@ class GenerationEvent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A complete tool call; `arguments` is the JSON text as generated."""
-
     id: str
     name: str
     arguments: str
@@ -725,8 +638,6 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class SequenceResult:
-    """One finished sequence, folded from its events."""
-
     index: int
     text: str
     tokens: tuple[TokenOutput, ...]
@@ -748,22 +659,20 @@ class GenerationResult:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens, as counted in `usage`."""
         return len(self.prompt.token_ids)
 
     @property
     def num_completion_tokens(self) -> int:
-        """Generated tokens of all returned sequences, end-of-sequence included."""
         return sum(len(sequence.tokens) for sequence in self.sequences)
 
 
 @dataclass(frozen=True, slots=True)
 class PooledText:
-    """One text, or pair of texts, for one vector or score.
+    """One text, or pair of texts, for one vector or score. `second_from`: the beginning of a pair's second text.
 
-    `second_from`: the beginning of a pair's second text, 0 = a single text. `num_prompt_tokens`: of the prompt before the
-    text itself. `num_seen`: the first tokens that all tokens attend to; later ones attend and are not attended to; 0 =
-    all. `wants_tokens`: a vector per token. `task`: the number of the model's adapter; -1 = none.
+    `num_prompt_tokens`: of the prompt before the text itself. `num_seen`: the first tokens that all tokens attend to;
+    later ones attend and are not attended to; 0 = all. `wants_tokens`: a vector per token. `task`: the number of the
+    model's adapter; -1 = none.
     """
 
     token_ids: Sequence[int]

@@ -1,7 +1,4 @@
-"""Lists of cores as Linux writes them: `0-3,8` are five cores, and `0-3/4-7` the cores of two nodes.
-
-Does: read and write them. Does not: know the machine. Pure; used by the options and by readers of /sys.
-"""
+"""Lists of cores as Linux writes them: `0-3,8` are five cores, and `0-3/4-7` the cores of two nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ MOST_CORES = 65_536  # more than any machine has: a typing error must not fill t
 
 
 def parse_cores(text: str) -> Cores:
-    """The cores of a list. Raises: ValueError if the list is malformed or empty."""
+    """Raises: ValueError if the list is malformed or empty."""
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -25,7 +22,7 @@ def parse_cores(text: str) -> Cores:
 
 
 def parse_nodes(text: str) -> tuple[Cores, ...]:
-    """The cores of each node. Raises: ValueError if a node is empty, or two share a core."""
+    """Raises: ValueError if a node is empty, or two share a core."""
     nodes = tuple(map(parse_cores, text.split("/")))
     if sum(map(len, nodes)) != len(frozenset().union(*nodes)):
         raise ValueError(text)

@@ -1,13 +1,9 @@
 """Placement of threads: kernels on their own cores; HTTP, tokenising and grammars on the others.
 
-Does: divide the cores, and set affinities. Does not: start threads. Decided once, on the main thread before the runtime is
-imported; `on_kernel_cores` and `enter_kernels` are called on any thread.
-
-The runtime's threads get their cores as follows (OpenVINO 2026.4, by experiment). At its import it reads the main thread's
-cores, and makes one thread per physical core of the first socket among them. When a graph is compiled it reads them again
-for the new threads and the compiling thread. With the main thread elsewhere, all workers of a second model were tied to one
-core. So the main thread has the kernels' cores during the import and all compilation, and HTTP's cores in between. A new
-thread starts with its creator's cores.
+Decided once, on the main thread before the runtime is imported; `on_kernel_cores` and `enter_kernels` are called on any
+thread. The runtime (OpenVINO 2026.4, by experiment) reads the main thread's cores at its import, and again for new
+threads when a graph is compiled; with the main thread elsewhere, all workers of a second model were tied to one core.
+So the main thread has the kernels' cores during both, and HTTP's cores in between.
 """
 
 from __future__ import annotations
@@ -27,10 +23,9 @@ CORES_PER_HTTP = 16  # the part of many cores for HTTP and grammars
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The cores of kernels and HTTP; None = the system chooses. `num_threads`: the kernels' default, None = one per core.
+    """None = the system chooses, or one kernel thread per core. `is_tied`: kernel threads may be tied to cores.
 
-    `is_tied`: kernel threads may be tied to cores. `nodes`: the cores of each memory node's engine, if there is one per
-    node; divided before this process restricts itself.
+    `nodes`: of each memory node's engine; divided before this process restricts itself.
     """
 
     kernels: Cores | None = None
@@ -49,8 +44,6 @@ class Placement:
 
 
 class CoreError(ValueError):
-    """The option `option` does not fit the machine's cores; the message says what it must be."""
-
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)
         self.option = option
@@ -59,9 +52,9 @@ class CoreError(ValueError):
 def place(
     topology: Topology, kernels: Cores | None = None, http: Cores | None = None, *, is_split: bool = True
 ) -> Placement:
-    """The cores of kernels and of HTTP. `kernels`, `http`: the operator's choices, None = not chosen.
+    """The cores of kernels and of HTTP. `kernels`, `http`: the operator's choices. Raises: CoreError.
 
-    `is_split` False = HTTP gets separate cores only by the operator's choice. Raises: CoreError.
+    `is_split` False = HTTP gets separate cores only by the operator's choice.
     """
     for option, chosen in (("cores", kernels), ("http_cores", http)):
         if chosen is not None and not chosen <= topology.allowed:
@@ -83,7 +76,7 @@ def place(
 
 
 def _num_kept(num_physical: int) -> int:
-    """The number of physical cores left to HTTP. It gets the last ones, as the runtime uses the first socket."""
+    """The number of physical cores left to HTTP: the last ones, as the runtime uses the first socket."""
     return 0 if num_physical < FEWEST_DIVIDED else max(1, num_physical // CORES_PER_HTTP)
 
 
@@ -96,13 +89,12 @@ def _beside(topology: Topology, kernels: Cores, *, is_split: bool) -> Cores:
 
 
 def _first_threads(topology: Topology, without: Cores) -> Cores:
-    """One thread of each completely free physical core; without any, all free threads."""
     whole = frozenset(min(one) for one in topology.physical if not one & without)
     return whole or frozenset(min(one - without) for one in topology.physical if one - without)
 
 
 class _Applied:
-    """The placement in this process. `lock` guards `num_compiling`, the number of loading threads."""
+    """`lock` guards `num_compiling`, the number of loading threads."""
 
     def __init__(self) -> None:
         self.placement = Placement()
@@ -114,17 +106,13 @@ _applied = _Applied()
 
 
 def apply(placement: Placement) -> None:
-    """Apply the placement to this process. On the main thread, before the runtime is imported.
-
-    Raises: OSError if the system refuses; nothing has changed then.
-    """
+    """Apply the placement to this process, on the main thread. Raises: OSError if the system refuses."""
     if placement.kernels is not None:
         os.sched_setaffinity(0, placement.kernels)
     _applied.placement = placement
 
 
 def applied() -> Placement:
-    """The placement passed to `apply`."""
     return _applied.placement
 
 
@@ -136,10 +124,7 @@ def enter_kernels() -> None:
 
 @contextmanager
 def on_kernel_cores() -> Iterator[None]:
-    """Put new threads of the runtime, the calling thread and the main thread on the kernels' cores within the block.
-
-    When the last block ends, the main thread returns to HTTP's cores.
-    """
+    """Put new threads of the runtime, the calling thread and the main thread on the kernels' cores within the block."""
     placement = _applied.placement
     if placement.kernels is None or placement.http is None:
         yield

@@ -1,8 +1,4 @@
-"""Linux' facts about the cores: those that this process may use, threads of one core, memory nodes.
-
-Does: read /sys, the affinity and the limits of groups. Does not: assign cores (`placement` does). Called at the
-start of a server, and by the doctor.
-"""
+"""Linux' facts about the cores: those that this process may use, threads of one core, memory nodes."""
 
 from __future__ import annotations
 
@@ -19,9 +15,9 @@ Text = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The usable cores. `allowed`: logical cores. `physical`: the same, grouped by physical core, in order.
+    """The usable cores. `allowed`: logical cores. `physical`, `nodes`: the same, grouped.
 
-    `nodes`: the same, grouped by memory node, without empty ones. `quota`: the process time limit in cores, None = no limit.
+    `quota`: the process time limit in cores, None = no limit.
     """
 
     allowed: Cores
@@ -30,7 +26,6 @@ class Topology:
     quota: float | None = None
 
     def within(self, cores: Cores) -> Topology:
-        """The topology restricted to these cores."""
         return Topology(
             self.allowed & cores,
             tuple(kept for one in self.physical if (kept := one & cores)),
@@ -40,9 +35,9 @@ class Topology:
 
 
 def read_topology(root: Path = Path("/"), allowed: Cores | None = None) -> Topology:
-    """The cores and nodes by Linux. `allowed` None = this process's affinity.
+    """`allowed` None = this process's affinity. Raises: AttributeError without Linux.
 
-    If nothing can be read, each core is a physical one, and all are in one node. Raises: AttributeError without Linux.
+    If nothing can be read, each core is a physical one, and all are in one node.
     """
 
     def text(path: str) -> str:
@@ -61,7 +56,6 @@ def read_topology(root: Path = Path("/"), allowed: Cores | None = None) -> Topol
 
 
 def _nodes(root: Path, text: Text, usable: Cores) -> Iterator[Cores]:
-    """The memory nodes by number."""
     folder = "sys/devices/system/node"
     names = (entry.name.removeprefix("node") for entry in (root / folder).glob("node[0-9]*"))
     for number in sorted(int(name) for name in names if name.isdecimal()):
@@ -77,10 +71,7 @@ def _listed(text: str) -> Cores:
 
 
 def time_quota(text: Text) -> float | None:
-    """The smallest time limit of the process's groups, in cores; None = no limit.
-
-    Source: the kernel's cgroup-v2.rst, cpu.max; sched-bwc.rst for version 1.
-    """
+    """The smallest time limit of the process's groups, in cores. Source: cgroup-v2.rst, cpu.max; sched-bwc.rst."""
     found = []
     for group in _groups(text):
         limit, _, period = text(f"sys/fs/cgroup/{group}cpu.max").partition(" ")

@@ -151,8 +151,6 @@ def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """`num_outstanding`: its unfinished requests."""
-
     name: str
     is_healthy: bool
     num_outstanding: int
@@ -160,9 +158,7 @@ class UpstreamHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Gauges at the time of the call. `is_recovering`: it is being repaired, and a restart of the process would not
-    help.
-    """
+    """`is_recovering`: it is being repaired, and a restart of the process would not help."""
 
     is_alive: bool
     reason: str = ""
@@ -304,7 +300,6 @@ class Checking(Protocol):
 
 
 def check_request(engine: Engine, request: EngineRequest) -> None:
-    """Raises the engine's error for the request, as far as it is known without running it."""
     if isinstance(engine, Checking):
         engine.check(request)
     else:
@@ -344,13 +339,11 @@ class PictureRules:
 
 
 class AdapterLoading(Protocol):
-    """An engine that can load and unload adapters while it runs. On the event loop."""
-
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """Serve the adapter in a local directory under a name, which is among its capabilities when this returns.
 
-        Raises: Conflict (the name is taken); InvalidRequest (not an adapter, or not one for this model); NoMemory (all
-        places are taken); Overloaded (until requests have ended); EngineDead.
+        Raises: Conflict (the name is taken); InvalidRequest (it does not fit this model); NoMemory (all places are
+        taken); Overloaded (until requests have ended); EngineDead.
         """
         ...
 
@@ -372,10 +365,8 @@ class TextPooling(Protocol):
     """An engine that makes vectors or scores of texts. On the event loop."""
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
-        """A row for each text; cancelling this drops texts that are not computed yet.
-
-        Raises: Overloaded (too many tokens wait, or the engine shuts down), EngineFailed, EngineDead (also if it was
-        not started), Cancelled (shut down).
+        """Cancelling this drops texts that are not computed yet. Raises: Overloaded, EngineFailed, EngineDead,
+        Cancelled.
         """
         ...
 

@@ -53,11 +53,10 @@ class EngineSetup:
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine, not started yet. `facts`: short descriptions for people. `dtype`: of its weights.
+    """An engine, not started yet. `facts`: for people. `dtype`: of its weights. `pooling`: makes rows of `row_size`.
 
-    `cache_bytes`: allocated or reserved besides its weights. `reads_tokenizer`: its grammars use llguidance's reading
-    of tokenizer.json, which finds more control tokens. `adapters`: given if adapters can be loaded while it runs.
-    `pooling`: given if it makes rows of texts, of `row_size`.
+    `cache_bytes`: allocated besides its weights. `reads_tokenizer`: its grammars use llguidance's reading of
+    tokenizer.json, which finds more control tokens. `adapters`: given if they can be loaded while it runs.
     """
 
     engine: Engine

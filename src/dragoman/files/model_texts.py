@@ -1,8 +1,4 @@
-"""Reads the small files of a model, also from a GGUF file's metadata.
-
-Does: read a file of a model directory; for a GGUF file make the text from its metadata. Does not: understand the texts
-(their readers do). Called at load time by the readers of config.json, tokenizer.json and similar files, on any thread.
-"""
+"""Reads the small files of a model, also from a GGUF file's metadata. At load time, on any thread."""
 
 from __future__ import annotations
 
@@ -19,10 +15,9 @@ _MAX_OTHER_BYTES = 16 << 20  # the largest real ones, indexes of shards, have so
 
 
 def model_text(model: Path, name: str) -> str | None:
-    """The text of the file `name` of a model, None if it has no such file.
+    """The text of the file `name` of a model, a directory or a GGUF file; None if it has no such file.
 
-    `model`: a directory, or a GGUF file. Raises: ModelError if it is too large or not UTF-8, or a GGUF cannot be read;
-    OSError.
+    Raises: ModelError if it is too large or not UTF-8, or a GGUF cannot be read; OSError.
     """
     if is_gguf(model):
         from dragoman.gguf.texts import gguf_text
@@ -79,7 +74,7 @@ def naming_gguf(model: Path) -> Iterator[None]:
 
 
 def model_name(model: Path) -> str:
-    """The name of the model at a path: the directory's, or the file's without suffix and part number."""
+    """The directory's name, or the file's without suffix and part number."""
     if model.suffix.lower() != ".gguf" or not model.is_file():
         return model.resolve().name
     from dragoman.gguf.files import gguf_stem

@@ -1,7 +1,4 @@
-"""Directories and files that only this user can have written.
-
-Does: make such a directory, check an existing one, open only such a file. Does not: decide what is kept where. Called
-where files are kept for later starts, which trust them; on any thread.
+"""Directories and files that only this user can have written. On any thread.
 
 Kept files are mapped or run unchecked. Where others may write, as in /tmp, another user may have created them.
 """
@@ -18,10 +15,9 @@ _ROOT = 0
 
 
 def own_directory(path: Path) -> None:
-    """Create the directory for this user alone, or check an existing one.
+    """Create the directory for this user alone, or check an existing one. Raises: OSError if others may write to it.
 
     In a directory of this user, others lose the right to write, unless users share it, like /tmp.
-    Raises: OSError if it cannot be created, or others may write to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -38,7 +34,7 @@ def own_directory(path: Path) -> None:
 
 
 def open_own(path: Path) -> BinaryIO:
-    """The file, open for reading. Raises: OSError, also if its owner is not this user or root, or others may write to it."""
+    """Raises: OSError, also if the file's owner is not this user or root, or others may write to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     file = os.fdopen(descriptor, "rb")
     try:

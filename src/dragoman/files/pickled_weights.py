@@ -1,8 +1,4 @@
-"""Recognises weights in pickles, which can run any code when read and are therefore never read.
-
-Does: recognise them by name, and name the command that converts them. Does not: open one. Used where a model's weights are
-searched.
-"""
+"""Recognises weights in pickles, which can run any code when read and are therefore never read."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ _SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def is_pickle(name: str) -> bool:
-    """True if a file of this name is a pickle. OpenVINO's weights have such names too, next to an .xml."""
+    """OpenVINO's weights have such names too, next to an .xml."""
     return name.endswith(_SUFFIXES)
 
 

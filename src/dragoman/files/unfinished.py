@@ -1,10 +1,6 @@
-"""Directories for unfinished files, next to their final place.
+"""Directories for unfinished files, next to their final place. On any thread.
 
-Does: make one for this process, remove it at the end, and remove those of killed processes. Does not: move anything to its
-place. Called where files are kept for later starts, on any thread.
-
-A process holds a lock on its directory while it lives: a process that gets the lock knows that the owner has ended. Process
-numbers would not do: in containers they are the same at every start.
+A process holds a lock on its directory while it lives. Process numbers would not do: containers repeat them.
 """
 
 from __future__ import annotations
@@ -24,10 +20,7 @@ PREFIX = ".unfinished-"
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """An empty directory on the same disk as `parent`, which is created if missing.
-
-    Raises: OSError, also if others may write to `parent`.
-    """
+    """An empty directory on the disk of `parent`, which is created. Raises: OSError, also if others may write there."""
     own_directory(parent)
     with ExitStack() as held:
         with _lock(parent):  # before its lock the directory must not look abandoned
@@ -39,7 +32,6 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the directories of ended processes in `parent`, as far as possible."""
     for work in parent.glob(f"{PREFIX}*"):
         with suppress(OSError), _lock(work, wait=False):
             shutil.rmtree(work, ignore_errors=True)

@@ -1,7 +1,4 @@
-"""A histogram's buckets in the form of Prometheus' client library.
-
-Does: translate. Does not: count. Called at a scrape, on the event loop.
-"""
+"""A histogram's buckets in the form of Prometheus' client library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Renders the engines' counters in Prometheus' text format or in OpenMetrics', which also has exemplars.
 
-Does: read gauges and totals at a scrape, so that the step loop pays nothing.
-Does not: count anything itself. Called by the `/metrics` route, on the event loop.
+Reads gauges and totals at a scrape, on the event loop, so that the step loop pays nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ OPENMETRICS_MEDIA_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 
 
 class WatchedModel(Protocol):
-    """The parts of a model that metrics read."""
-
     @property
     def name(self) -> str: ...
 
@@ -85,22 +82,15 @@ HISTOGRAMS: Mapping[str, tuple[str, str]] = {
 
 
 class WatchedCalls(CallCounts, Protocol):
-    """Counters of calls."""
-
     def collect(self) -> Iterator[Metric]: ...
 
 
 class Collector(Protocol):
-    """A further source of metrics."""
-
     def collect(self) -> Iterator[Metric]: ...
 
 
 class MetricsRegistry:
-    """The metrics of one server; `models` is called at every scrape.
-
-    `calls`: counters of calls; `other_names`: servers whose metric names are exposed too; `others`: further collectors.
-    """
+    """The metrics of one server; `models` is called at every scrape. `other_names`: of these servers, too."""
 
     def __init__(
         self,
@@ -117,7 +107,6 @@ class MetricsRegistry:
         self._registry.register(self)
 
     def render(self, *, as_openmetrics: bool = False) -> bytes:
-        """The answer to a scrape."""
         if as_openmetrics:
             text: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
             return text
@@ -159,7 +148,6 @@ class MetricsRegistry:
 
 
 def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:
-    """A sample for each upstream server of a model."""
     if not any(one.upstreams for one in health.values()):
         return
     labels = ["model", "upstream"]

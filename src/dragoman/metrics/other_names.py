@@ -1,8 +1,6 @@
-"""The same numbers under the names of vLLM and TGI, for existing dashboards.
+"""The same numbers under the names of vLLM and TGI, for existing dashboards; those without a counterpart are missing.
 
-Does: rename. Does not: count or invent numbers: metrics without a counterpart are missing. Called by the registry at a
-scrape, on the event loop. Source: docs.vllm.ai, "Production Metrics"; huggingface.co/docs/text-generation-inference,
-"Metrics"; both servers' own dashboards.
+Source: docs.vllm.ai, "Production Metrics"; huggingface.co/docs/text-generation-inference, "Metrics".
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from dragoman.types import FinishReason
 
 
 class CallCounts(Protocol):
-    """Counters of calls, by model."""
-
     def count(self, name: str, model: str) -> float: ...
 
     def finish_reasons(self, model: str) -> Mapping[str, int]: ...
@@ -98,13 +94,12 @@ _LABELS: Mapping[str, str] = {"vllm": "model_name", "tgi": "model"}
 _COUNTER: Mapping[str, Any] = {"vllm": CounterMetricFamily, "tgi": UnknownMetricFamily}
 
 NAMES = tuple(_LABELS)
-"""Whose names there are."""
 
 
 def renamed(
     kinds: Iterable[str], health: Mapping[str, Health], stats: Mapping[str, EngineStats], calls: CallCounts
 ) -> Iterator[Metric]:
-    """The metrics of all models under the names of these servers. `health` and `stats` by model."""
+    """`health` and `stats`: by model."""
     for kind in kinds:
         labels = [_LABELS[kind]]
         for name, field in _GAUGES[kind].items():
@@ -126,7 +121,6 @@ def renamed(
 
 
 def _cache_use(health: Mapping[str, Health]) -> dict[str, float]:
-    """The used share of blocks, for models with blocks."""
     return {model: one.num_used_blocks / one.num_blocks for model, one in health.items() if one.num_blocks}
 
 

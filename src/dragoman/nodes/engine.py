@@ -1,9 +1,6 @@
 """The engine in front of the nodes: sends each request to the node with its prompt's beginning, unless that is busy.
 
-Does: keep the links to the nodes' processes, replace one that has died. Does not: compute or load. On the event loop;
-`health` and `stats` on any thread.
-
-The engine lives while one node is left. If none is, the host makes another engine.
+On the event loop; `health` and `stats` on any thread. The engine lives while one node is left.
 """
 
 from __future__ import annotations
@@ -49,8 +46,7 @@ _Item = EngineOutput | Failure | ReplicaLost | None
 class Node:
     """One node. `keys`: keys of its running requests by request id; `progress`: their last reported progress.
 
-    `process`, and `writer` to it: None = there is none; `is_live`: it takes requests. `past`: counters of its former
-    processes.
+    `is_live`: it takes requests. `past`: counters of its former processes.
     """
 
     plan: NodePlan
@@ -67,18 +63,14 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The node's name in logs and metrics."""
         return self.plan.name
 
     def send(self, message: object) -> None:
-        """Send a message; does nothing if the process is gone."""
         if self.writer is not None and not self.writer.is_closing():
             self.writer.write(packed(message))
 
 
 class NodesEngine(SpreadEngine):
-    """Runs requests on the nodes. Owns their processes."""
-
     def __init__(
         self,
         capabilities: Capabilities,
@@ -99,7 +91,6 @@ class NodesEngine(SpreadEngine):
         self._adapter_changes: dict[str, tuple[int, Path | None]] = {}  # in order, for processes that start later
 
     async def start(self) -> None:
-        """See `Engine`."""
         await super().start()
         started, self._started = self._started, []
         for node, process in zip(self._nodes, started, strict=bool(started)):
@@ -107,7 +98,6 @@ class NodesEngine(SpreadEngine):
             node.is_live = True
 
     async def shutdown(self, drain_s: float) -> None:
-        """See `Engine`."""
         await super().shutdown(drain_s)
         for task in list(self._tasks):
             task.cancel()
@@ -119,7 +109,7 @@ class NodesEngine(SpreadEngine):
             self._detach(node, node.process, "the engine was shut down")
 
     def health(self) -> Health:
-        """Requests as counted here, blocks by the nodes' last reports, and each node's state."""
+        """Requests as counted here, blocks by the nodes' last reports."""
         told = [node.health for node in self._live()]
         return replace(
             super().health(),
@@ -129,14 +119,12 @@ class NodesEngine(SpreadEngine):
         )
 
     def stats(self) -> EngineStats:
-        """The sum of all processes' counters."""
         total = EngineStats()
         for node in self._nodes:
             total = total.plus(node.past).plus(node.stats)
         return total
 
     def progress(self, request_id: str) -> PromptProgress | None:
-        """See `base.TellingProgress`."""
         node = next((node for node in self._nodes if request_id in node.keys), None)
         if node is None:
             return None
@@ -145,7 +133,7 @@ class NodesEngine(SpreadEngine):
         return node.progress.get(key)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
-        """See `AdapterLoading`: on all nodes, or on none."""
+        """On all nodes, or on none."""
         self._check_open()
         loaded: dict[NodeProcess | None, Node] = {}
         try:
@@ -158,7 +146,6 @@ class NodesEngine(SpreadEngine):
             raise
 
     async def unload_adapter(self, name: str) -> None:
-        """See `AdapterLoading`."""
         await self._change_all(name, None, {})
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -201,7 +188,7 @@ class NodesEngine(SpreadEngine):
     async def _change(
         self, node: Node, name: str, directory: Path | None, *, is_replacing: bool = False
     ) -> tuple[str, ...]:
-        """Load or unload an adapter on a node; returns the node's adapters. Raises: ReplicaLost, and the node's errors."""
+        """Returns the node's adapters after the change. Raises: ReplicaLost, and the node's errors."""
         if node.process is None:
             raise ReplicaLost(f"{node.name} has no process")
         change = ChangeAdapter(next(self._numbers), name, directory, is_replacing)
@@ -264,7 +251,6 @@ class NodesEngine(SpreadEngine):
                 change.set_exception(ReplicaLost(reason))
 
     async def _replace(self, node: Node) -> None:
-        """Start a process, again until one runs."""
         pause_s = FIRST_PAUSE_S
         while not self._death and not self._refusal:
             await asyncio.sleep(pause_s)
@@ -304,7 +290,6 @@ class NodesEngine(SpreadEngine):
 
 
 def _take(node: Node, message: object) -> None:
-    """Pass a node's message on to the request or change that it answers."""
     match message:
         case Replied(items):
             for key, item in items:
@@ -356,7 +341,6 @@ class _NodeReplies:
         return Failure(item.error, self._node.name)
 
     def cancel(self) -> None:
-        """See `Replies`."""
         if self._is_open:
             self._close()
             self._node.send(Cancel(self._key))

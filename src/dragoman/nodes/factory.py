@@ -1,8 +1,4 @@
-"""Makes the engine of a model on several memory nodes: a process for each, and the engine in front.
-
-Does: divide cores and memory among the nodes, load all of them at once. Does not: load a model itself. The host uses it
-with --numa.
-"""
+"""Makes the engine of a model on several memory nodes (--numa): a process for each, and the engine in front."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from dragoman.nodes.process import NodePlan, NodeProcess, NodeProcesses, Report,
 
 
 def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Placement, ...]:
-    """The placement of each node's engine. Raises: CoreError if the options do not fit the machine."""
+    """Raises: CoreError if the options do not fit the machine."""
     nodes = topology.nodes if numa == "auto" else parse_nodes(numa)
     for cores in nodes:
         if not cores <= topology.allowed:
@@ -41,7 +37,7 @@ def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Pla
 
 
 def placements_of(config: Config) -> tuple[Placement, ...]:
-    """The placement of each node's engine. Raises: EngineOptionError if the options do not fit the machine."""
+    """Raises: EngineOptionError if the options do not fit the machine."""
     try:
         return applied().nodes or node_placements(config.server.numa, config.server.http_cores, read_topology())
     except CoreError as error:
@@ -49,7 +45,7 @@ def placements_of(config: Config) -> tuple[Placement, ...]:
 
 
 class NodesFactory:
-    """See `EngineFactory`. `inner`: the factory of each node's engine; `placements`: of the nodes."""
+    """`inner`: the factory of each node's engine; `placements`: of the nodes."""
 
     def __init__(self, config: Config, inner: EngineFactory, placements: Sequence[Placement]) -> None:
         self._config = config
@@ -57,7 +53,6 @@ class NodesFactory:
         self._placements = placements
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """The memory of all nodes together."""
         count, options = len(self._placements), dict(setup.options)
         if options.get("kv_cache_gb") is not None:
             options["kv_cache_gb"] /= count
@@ -65,7 +60,7 @@ class NodesFactory:
         return MemoryNeeds(one.weights * count, one.drafts * count, one.least_cache * count, one.useful_cache * count)
 
     def load(self, setup: EngineSetup) -> LoadedNodes:
-        """The processes with loaded weights. Raises: the error of one of them, after ending all."""
+        """Raises: the error of one of the processes, after ending all."""
         placements = self._placements
         plans = [
             node_plan(self._config, placement, number, len(placements), shares=setup.has_neighbours)
@@ -108,14 +103,12 @@ def _wait_all(started: Sequence[NodeProcess], report: Report) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadedNodes:
-    """Processes with loaded weights, before the engine in front is built."""
-
     plans: Sequence[NodePlan]
     processes: NodeProcesses
     started: Sequence[NodeProcess]
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine in front; the nodes build their own tools. Raises: the error of a node."""
+        """Raises: the error of a node."""
         share = memory_bytes // len(self.plans)
         try:
             built = [process.build(share) for process in self.started]

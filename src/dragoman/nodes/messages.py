@@ -1,7 +1,6 @@
 """The messages between a server and the engine of a node: pickled, each behind its length.
 
-Does: define the messages, write and read one. Does not: know their answers. Both ends are this program, parent and child,
-over a private socket: so no stranger can abuse pickle.
+Both ends are this program, parent and child, over a private socket: so no stranger can abuse pickle.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message: load this model as this node. `shares`: other models compute on the same cores.
-
-    `num_nodes`: nodes that share the machine's memory.
-    """
+    """The first message: load this model as this node. `shares`: other models compute on the same cores."""
 
     config: Config
     name: str
@@ -40,14 +36,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build the engine, with this much memory besides its weights."""
-
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Run a request. `key`: unique among the requests to this node."""
+    """`key`: unique among the requests to this node."""
 
     key: int
     request: EngineRequest
@@ -55,14 +49,12 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel a request."""
-
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskProgress:
-    """Asks for the progress of a request. Answered with ToldProgress; again after the next step if it is not known yet."""
+    """Answered with ToldProgress; again after the next step if it is not known yet."""
 
     key: int
     request_id: str
@@ -88,8 +80,6 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The progress of the load."""
-
     stage: str
     fraction: float
 
@@ -101,8 +91,6 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The engine runs."""
-
     description: Description
     cache_bytes: int
 
@@ -124,8 +112,6 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class ToldProgress:
-    """`progress` None = not known."""
-
     key: int
     progress: PromptProgress | None
 
@@ -141,14 +127,11 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Gauged:
-    """The engine's health and counters, sent when they change."""
-
     health: Health
     stats: EngineStats
 
 
 def packed(message: object) -> bytes:
-    """The bytes to send for a message."""
     body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
 
@@ -173,7 +156,6 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """As `read`, on an event loop."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         return pickle.loads(await reader.readexactly(length))

@@ -1,8 +1,4 @@
-"""The process of one node: starts on the node's cores, loads, runs an engine, ends.
-
-Does: start `cli.node_process`, wait until its engine runs, kill it. Does not: send requests (`engine` does). Blocks;
-called on threads that load models.
-"""
+"""The process of one node: starts on the node's cores, loads, runs an engine, ends. On threads that load models."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """The model of a node, and its cores. `config`: the model's configuration here. `num_nodes`: nodes of the model."""
+    """The model of a node, and its cores."""
 
     name: str
     config: Config
@@ -40,7 +36,7 @@ class NodePlan:
 
 
 def node_plan(config: Config, placement: Placement, number: int, count: int, *, shares: bool) -> NodePlan:
-    """The plan of one of `count` nodes: each has the same options, a part of a fixed cache size, and its own kept files.
+    """The plan of one of `count` nodes: each has a part of a fixed cache size, and its own kept files.
 
     A file's pages stay in the memory of the node that read them first, and kept graphs are computed in place.
     """
@@ -61,8 +57,6 @@ def node_plan(config: Config, placement: Placement, number: int, count: int, *, 
 
 
 class NodeProcess:
-    """A started process. `built`: its engine's description, once that runs."""
-
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
         self.link, theirs = socket.socketpair()
@@ -81,17 +75,16 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def wait_loaded(self, report: Report) -> None:
-        """Wait until the weights are loaded. Raises: the error of loading; ModelError if the process has ended."""
+        """Raises: the error of loading; ModelError if the process has ended."""
         while not isinstance(message := self._next(), Loaded):
             if isinstance(message, Loading):
                 report(message.stage, message.fraction)
 
     def build(self, memory_bytes: int) -> Built:
-        """Wait until the engine runs, and return its description. Raises: as `wait_loaded`."""
+        """Raises: as `wait_loaded`."""
         self.link.sendall(packed(Build(memory_bytes)))
         while not isinstance(message := self._next(), Built):
             pass
@@ -107,7 +100,7 @@ class NodeProcess:
         return message
 
     def end(self, patience_s: float = 0.0) -> None:
-        """End the process: let it end by itself, else kill it. A second call does nothing."""
+        """Let the process end by itself, else kill it. A second call does nothing."""
         if patience_s:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
@@ -135,7 +128,7 @@ class NodeProcesses:
         self._changed = threading.Lock()
 
     def start(self, plan: NodePlan) -> NodeProcess:
-        """A new process. Raises: ModelError after `close`."""
+        """Raises: ModelError after `close`."""
         with self._changed:
             if self._is_closed:
                 raise ModelError("the engines of the nodes were shut down")
@@ -154,14 +147,12 @@ class NodeProcesses:
             raise
 
     def drop(self, process: NodeProcess) -> None:
-        """End a process."""
         process.end()
         with self._changed:
             if process in self._processes:
                 self._processes.remove(process)
 
     def close(self, patience_s: float = 0.0) -> None:
-        """End all processes."""
         with self._changed:
             self._is_closed = True
             processes, self._processes = self._processes, []

@@ -1,11 +1,8 @@
-"""The known contents of the directory: its segments and, by the index, their blocks.
+"""The known contents of the directory: its segments and, by the index, their blocks. Called by `store`, on any thread.
 
-Does: load segments, follow other processes' changes, record uses, delete to make room. Does not: read contents, or append.
-Called by `store`, on any thread.
-
-Locks, in the order of taking them. `listing`: one thread at a time compares memory with the directory, or adds to it. The
-directory's: one process at a time adds and deletes segments. `changing`: for the index and the segments in memory; never
-held while waiting for the disk, since `touch` takes it.
+Locks, in the order of taking them. `listing`: one thread at a time compares memory with the directory, or adds to it.
+The directory's: one process at a time adds and deletes segments. `changing`: for the index and the segments in memory;
+never held while waiting for the disk, since `touch` takes it.
 """
 
 from __future__ import annotations
@@ -35,8 +32,6 @@ _CLOCK_TICK_NS = 2_000_000_000  # file systems' times may be this coarse
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """All bytes in the directory, and what may be deleted: segments and unusable files."""
-
     total: int
     segments: list[Segment]
     unknown: list[Use]
@@ -63,7 +58,6 @@ class Catalogue:
     # in memory
 
     def segments(self) -> list[Segment]:
-        """All segments now."""
         with self.changing:
             return list(self._segments.values())
 
@@ -72,11 +66,10 @@ class Catalogue:
         return sorted(self._unknown)
 
     def holds(self, known: Segment) -> bool:
-        """True if the segment is known to exist."""
         return known.number in self._segments
 
     def find(self, key: Key) -> tuple[Segment, Block] | None:
-        """The place of a block. Call with `changing`."""
+        """Call with `changing`."""
         found = self.index.place_of(key)
         if found is None:
             return None
@@ -84,7 +77,6 @@ class Catalogue:
         return self._segments[number], self._segments[number].block(position)
 
     def drop(self, gone: Segment) -> None:
-        """Forget a segment."""
         with self.changing:
             if self._segments.pop(gone.number, None) is not None:
                 del self._numbers[gone.name]
@@ -92,14 +84,12 @@ class Catalogue:
         self.files.forget(gone.name)
 
     def forget(self, holder: Segment, blocks: Sequence[Block]) -> None:
-        """Forget that a segment holds these blocks."""
         with self.changing:
             if self.holds(holder):
                 for block in blocks:
                     self.index.forget(block.key, place(holder.number, block.position))
 
     def mark_used(self, used: Segment, keep_until: float | None = None, group: bytes = b"") -> None:
-        """Note a use of the segment now, and a lease. Call with `changing`."""
         used.use.used_at = self._clock()
         used.is_use_unwritten = True
         if keep_until is not None:
@@ -124,7 +114,6 @@ class Catalogue:
     # what is in the directory
 
     def open(self, budget_bytes: int) -> None:
-        """Load everything, finish segments of killed processes, delete down to the budget. Raises: OSError."""
         with self.listing:
             try:
                 with self.directory.lock(LOCK_WAIT_S):
@@ -149,7 +138,7 @@ class Catalogue:
             self.listing.release()
 
     def _list(self) -> None:
-        """Take in new segments, and forget deleted ones. Call with `listing`. Raises: OSError."""
+        """Call with `listing`. Raises: OSError."""
         known = self.segments()
         changed_ns = self.directory.changed_ns()
         is_settled = abs(time.time_ns() - changed_ns) > _CLOCK_TICK_NS  # else a later change could have the same time
@@ -179,7 +168,6 @@ class Catalogue:
         return True
 
     def _load_growth(self, growing: Segment) -> None:
-        """Take in blocks that another process has appended."""
         try:
             grown = segment.load_growth(self.directory, growing)
         except FileNotFoundError:
@@ -217,7 +205,6 @@ class Catalogue:
             segment.seal(self.directory, abandoned, file, sync=False)
 
     def begin(self, header: Header, budget_bytes: int) -> Segment | None:
-        """A new segment of this process, or None without room. Raises: OSError."""
         with self.listing, self.directory.lock(LOCK_WAIT_S):
             if not self._make_room(header.capacity, budget_bytes):
                 return None
@@ -237,7 +224,7 @@ class Catalogue:
                     self.write_use(each)
 
     def write_use(self, used: Segment) -> None:
-        """Write last use and leases of a segment. Errors do not matter, as this only improves deletion."""
+        """Errors do not matter, as this only improves deletion."""
         now = self._clock()
         with self.changing:
             used.is_use_unwritten = False
@@ -257,8 +244,8 @@ class Catalogue:
     def _make_room(self, num_bytes: int, budget_bytes: int, *, everything: bool = False) -> bool:
         """Delete until `num_bytes` fit into the budget. False, without a deletion, if they never can.
 
-        A segment that a process is writing counts with its capacity, and stays, except for `everything`.
-        Call with `listing` and the directory's lock. Raises: OSError.
+        A segment that a process is writing counts with its capacity, and stays, except for `everything`. Call with
+        `listing` and the directory's lock. Raises: OSError.
         """
         survey = self._survey(spare_written=not everything)
         with self.changing:
@@ -323,7 +310,6 @@ class Catalogue:
             return False
 
     def tell(self, what: str) -> None:
-        """Log a line, unless it was logged shortly before."""
         now = time.monotonic()
         with self.changing:
             if now - self._told.get(what, -_SAME_TROUBLE_S) < _SAME_TROUBLE_S:
@@ -334,5 +320,4 @@ class Catalogue:
 
 
 def reason_of(error: OSError) -> str:
-    """The system's message of an error, without number and path."""
     return error.strerror or str(error)

@@ -1,10 +1,7 @@
-"""The store's directory on disk: its owner, its lock, its files.
+"""The store's directory on disk: its owner, its lock, its files. Called by `store` and `segment`, on any thread.
 
-Does: create or check the directory, lock it, list, create, open and delete segments by name. Does not: know their
-content. Called by `store` and `segment`, on any thread.
-
-Everything uses one descriptor of the directory and follows no symbolic link: the checked directory is the used one, whatever
-its path means later.
+Everything uses one descriptor of the directory and follows no symbolic link: the checked directory is the used one,
+whatever its path means later.
 """
 
 from __future__ import annotations
@@ -34,8 +31,6 @@ class StoreError(Exception):
 
 
 class OpenFile:
-    """A `StoreFile` on disk."""
-
     __slots__ = ("descriptor",)
 
     def __init__(self, descriptor: int) -> None:
@@ -115,11 +110,9 @@ class Directory:
             os.fchmod(self._file.descriptor, stat.S_IRWXU)
 
     def changed_ns(self) -> int:
-        """See `StoreDirectory`."""
         return os.fstat(self._file.descriptor).st_mtime_ns
 
     def names(self) -> list[str]:
-        """See `StoreDirectory`."""
         return sorted(name for name in self._names() if _NAME.fullmatch(name))
 
     def _names(self) -> list[str]:
@@ -130,16 +123,13 @@ class Directory:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        """See `StoreDirectory`."""
         facts = os.fstatvfs(self._file.descriptor)
         return facts.f_bavail * facts.f_frsize
 
     def stat(self, name: str) -> os.stat_result:
-        """See `StoreDirectory`."""
         return os.stat(name, dir_fd=self._file.descriptor, follow_symlinks=False)
 
     def open(self, name: str, *, writes: bool = False) -> OpenFile:
-        """See `StoreDirectory`."""
         flags = (os.O_RDWR if writes else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         file = OpenFile(os.open(name, flags, dir_fd=self._file.descriptor))
         facts = file.stat()
@@ -148,23 +138,19 @@ class Directory:
         return file
 
     def create(self) -> tuple[str, OpenFile]:
-        """See `StoreDirectory`."""
         name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}.blocks"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return name, OpenFile(os.open(name, flags, stat.S_IRUSR | stat.S_IWUSR, dir_fd=self._file.descriptor))
 
     def delete(self, name: str) -> None:
-        """See `StoreDirectory`."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._file.descriptor)
 
     def set_time(self, name: str, seconds: float) -> None:
-        """See `StoreDirectory`."""
         os.utime(name, (seconds, seconds), dir_fd=self._file.descriptor, follow_symlinks=False)
 
     @contextmanager
     def lock(self, wait_s: float) -> Iterator[None]:
-        """See `StoreDirectory`."""
         end = time.monotonic() + wait_s
         while not (file := self._try_lock()):
             if time.monotonic() >= end:

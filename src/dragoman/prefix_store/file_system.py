@@ -1,8 +1,4 @@
-"""The store's interface to the file system.
-
-Does: define protocols. Does not: access a disk (`directory` does, and its replacements in tests). Used by the other
-modules here, on any thread.
-"""
+"""The store's interface to the file system; `directory` implements it, and replacements in tests."""
 
 from __future__ import annotations
 
@@ -29,11 +25,9 @@ class Facts(Protocol):
 
 
 class StoreFile(Protocol):
-    """An open file, closed and unlocked with its last reference. Methods except `try_lock` as in `os`."""
+    """An open file, closed and unlocked with its last reference. Methods except `try_lock` as in `os`; raise OSError."""
 
-    def pread(self, num_bytes: int, offset: int) -> bytes:
-        """Raises: OSError, as all of these do."""
-        ...
+    def pread(self, num_bytes: int, offset: int) -> bytes: ...
 
     def preadv(self, views: Sequence[memoryview], offset: int) -> int: ...
 
@@ -51,29 +45,25 @@ class StoreFile(Protocol):
 
 
 class StoreDirectory(Protocol):
-    """A directory that holds segments, and a lock; `path` is for people."""
+    """A directory that holds segments, and a lock. All methods raise OSError."""
 
     @property
     def path(self) -> Path: ...
 
     def changed_ns(self) -> int:
-        """The time of the last change of names. Raises: OSError, as all of these do."""
+        """The time of the last change of names."""
         ...
 
     def names(self) -> list[str]:
         """The segments' names, the oldest first."""
         ...
 
-    def free_bytes(self) -> int:
-        """The free bytes."""
-        ...
+    def free_bytes(self) -> int: ...
 
-    def stat(self, name: str) -> Facts:
-        """A file's facts."""
-        ...
+    def stat(self, name: str) -> Facts: ...
 
     def open(self, name: str, *, writes: bool = False) -> StoreFile:
-        """An open segment. Raises: OSError, also if another user can have written it."""
+        """Raises: OSError, also if another user can have written the segment."""
         ...
 
     def create(self) -> tuple[str, StoreFile]:
@@ -84,15 +74,10 @@ class StoreDirectory(Protocol):
         """Delete a name, if it exists; open files stay readable."""
         ...
 
-    def set_time(self, name: str, seconds: float) -> None:
-        """Set the time of last use."""
-        ...
+    def set_time(self, name: str, seconds: float) -> None: ...
 
     def lock(self, wait_s: float) -> AbstractContextManager[None]:
-        """Hold the lock against other processes and threads that add or delete segments.
-
-        Raises: Busy after `wait_s`, so that a hanging process does not block the others; OSError.
-        """
+        """Hold the lock against others that add or delete segments. Raises: Busy after `wait_s`; OSError."""
         ...
 
 

@@ -1,7 +1,4 @@
-"""The most recently used segment files, kept open, so that a store of 1,600 segments needs few descriptors.
-
-Called by `store`, on any thread: a dropped file is closed when its last reader has finished.
-"""
+"""The most recently used segment files, kept open, so that a store of 1,600 segments needs few descriptors."""
 
 from __future__ import annotations
 
@@ -13,15 +10,12 @@ _MAX_OPEN = 32
 
 
 class OpenFiles:
-    """Files by name."""
-
     def __init__(self, directory: StoreDirectory) -> None:
         self._directory = directory
         self._files: dict[str, StoreFile] = {}  # the most recently used last
         self._lock = threading.Lock()
 
     def open(self, name: str) -> StoreFile:
-        """The file, open for reading. Raises: OSError."""
         with self._lock:
             file = self._files.pop(name, None) or self._directory.open(name)
             self._files[name] = file
@@ -35,6 +29,5 @@ class OpenFiles:
             self._files.pop(name, None)
 
     def close(self) -> None:
-        """Close all."""
         with self._lock:
             self._files.clear()

@@ -1,10 +1,7 @@
-"""The index in memory: the segment of each block, and its position there.
+"""The index in memory: the segment of each block, and its position there. `store` lets one thread at a time change it.
 
-Does: find a block by key, forget one, add and remove a segment's blocks. Does not: read files. Called by `store`, which lets
-one thread at a time change it; any thread may look up keys.
-
-A place is one integer, so that 500,000 blocks (100 GB) cost 80 MB and a quarter of a second. A block that two segments
-hold is found in the one added last, or in the other when that one is gone or damaged.
+A place is one integer, so that 500,000 blocks (100 GB) cost 80 MB. A block that two segments hold is found in the one
+added last, or in the other when that one is gone or damaged.
 """
 
 from __future__ import annotations
@@ -17,18 +14,14 @@ _NUMBER_SHIFT = 32  # a place is a segment's number and the block's position in 
 
 
 def place(number: int, position: int) -> int:
-    """The place of a block. `number`: of its segment."""
     return number << _NUMBER_SHIFT | position
 
 
 def split(found: int) -> tuple[int, int]:
-    """The segment's number and the block's position."""
     return found >> _NUMBER_SHIFT, found & (1 << _NUMBER_SHIFT) - 1
 
 
 class Index:
-    """The places of all blocks."""
-
     def __init__(self) -> None:
         self._places: dict[Key, int] = {}
         self._others: dict[Key, list[int]] = {}  # further places of the same blocks, usually none
@@ -40,7 +33,6 @@ class Index:
         return len(self._places)
 
     def place_of(self, key: Key) -> int | None:
-        """The newest place of a block, or None."""
         return self._places.get(key)
 
     def add(self, number: int, entries: bytes | bytearray, first: int = 0) -> None:
@@ -56,7 +48,6 @@ class Index:
             self._places.update(zip(keys, range(begin, begin + len(keys)), strict=True))
 
     def remove(self, number: int, entries: bytes | bytearray) -> None:
-        """Forget a segment's blocks."""
         for position, key in enumerate(_keys(entries, 0), place(number, 0)):
             self.forget(key, position)
 

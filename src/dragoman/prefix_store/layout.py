@@ -1,17 +1,7 @@
-"""The bytes of a segment: its header, its blocks, the index at its end.
+"""The bytes of a segment: its header, its blocks, the index at its end. docs/prefix_store.md has the same in a table.
 
-Does: pack and check headers, checksums, indexes and leases; scan a segment that has no index. Does not: know directories,
-locks or memory. Called by `segment` and `store`, on any thread. docs/prefix_store.md has the same in a table.
-
-    header   1024 bytes: magic, version, capacity, namespace, label, checksum; slots for leases, which alone change later
-    block    56 bytes (mark, key, length, the content's checksum, the header's checksum), then the content
-    ...
-    index    32 bytes for each block: key, offset, length
-    footer   40 bytes: mark, the index's offset, number of blocks, checksum of both
-
-A content's checksum has 128 bits (XXH3, which is as fast as memory). 32 bits would pass one of four billion damaged blocks,
-and a wrong block silently gives wrong answers. It protects from accidents, not forgery: only this user may write to the
-directory.
+A content's checksum has 128 bits (XXH3): 32 bits would pass one of four billion damaged blocks, and a wrong block
+silently gives wrong answers. It protects from accidents, not forgery: only this user may write to the directory.
 """
 
 from __future__ import annotations
@@ -69,7 +59,6 @@ class Header:
 
 
 def pack_header(header: Header) -> bytes:
-    """The first bytes of a segment, without leases."""
     label = header.label.encode(errors="replace")[:LABEL_BYTES]
     facts = _HEADER.pack(_MAGIC, VERSION, HEADER_BYTES, header.capacity, header.namespace, len(label)) + label
     facts = facts.ljust(_CHECKED_BYTES, b"\0")
@@ -77,7 +66,6 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(data: bytes) -> Header | None:
-    """The header, or None for other bytes or another version."""
     facts = data[:_CHECKED_BYTES]
     if len(data) < HEADER_BYTES or xxhash.xxh3_128_digest(facts) != data[_CHECKED_BYTES:_LEASES_OFFSET]:
         return None
@@ -106,18 +94,16 @@ def unpack_leases(header: bytes) -> list[tuple[bytes, float] | None]:
 
 
 def pack_lease(group: bytes, until: float) -> bytes:
-    """The bytes of a slot. `group`: see `group_digest`."""
     slot = _LEASE.pack(group, min(max(int(until * 1000), 0), 2**63))
     return slot + xxhash.xxh3_64_digest(slot)
 
 
 def lease_offsets() -> range:
-    """The slots' offsets in a segment."""
     return range(_LEASES_OFFSET, _LEASES_OFFSET + NUM_LEASES * _LEASE_BYTES, _LEASE_BYTES)
 
 
 def flat_parts(content: Content) -> list[memoryview]:
-    """A block's content as flat views of its bytes, without copies. Raises: ValueError if an array is not contiguous."""
+    """A block's content as flat views of its bytes. Raises: ValueError if an array is not contiguous."""
     return [_flat(part) for part in content] if isinstance(content, list | tuple) else [_flat(content)]  # type: ignore[arg-type]
 
 
@@ -131,7 +117,6 @@ def _flat(part: Part) -> memoryview:
 
 
 def pack_block_header(key: Key, parts: Sequence[memoryview]) -> bytes:
-    """The header for these contents; equal headers mean equal contents."""
     length = sum(part.nbytes for part in parts)
     digest = xxhash.xxh3_128()
     for part in parts:
@@ -149,7 +134,6 @@ def unpack_block_header(data: bytes) -> tuple[Key, int] | None:
 
 
 def pack_index(entries: bytes | bytearray, offset: int) -> bytes:
-    """The end of a sealed segment: index and footer. `offset`: its beginning."""
     footer = _FOOTER.pack(_FOOTER_MARK, offset, len(entries) // ENTRY.size)
     digest = xxhash.xxh3_128(entries)
     digest.update(footer)
@@ -157,7 +141,6 @@ def pack_index(entries: bytes | bytearray, offset: int) -> bytes:
 
 
 def index_bytes(num_blocks: int) -> int:
-    """The size of index and footer."""
     return num_blocks * ENTRY.size + FOOTER_BYTES
 
 
@@ -195,12 +178,12 @@ def scan(file: StoreFile, begin: int, size: int) -> tuple[bytearray, int]:
 
 
 def read_all(file: StoreFile, views: Sequence[memoryview], offset: int) -> int:
-    """Fill the views from a file. Returns the number of bytes read. Raises: OSError if the first read fails."""
+    """Returns the number of bytes read. Raises: OSError if the first read fails."""
     return _transfer(file.preadv, views, offset, partly=True)
 
 
 def write_all(file: StoreFile, views: Sequence[memoryview], offset: int) -> None:
-    """Write the views to a file. Raises: OSError if a part could not be written."""
+    """Raises: OSError if a part could not be written."""
     _transfer(file.pwritev, views, offset, partly=False)
 
 

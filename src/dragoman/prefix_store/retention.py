@@ -1,10 +1,7 @@
-"""The order in which segments are deleted when room is needed.
+"""The order in which segments are deleted when room is needed: by last use and leases.
 
-Does: decide by last use and leases. Does not: delete. Called by `store`, on any thread.
-
-A lease keeps a segment of a group (a caller) beyond its turn until the lease ends, within bounds. Leases hold at most half
-of the budget, and each group with leases has an equal part of that half. The most recently used segments are held first. A
-segment with leases of several groups costs each of them its share. Other segments go by last use.
+A lease keeps a segment of a group (a caller) beyond its turn. Leases hold at most half of the budget, and each group
+with leases has an equal part of that half. A segment with leases of several groups costs each of them its share.
 """
 
 from __future__ import annotations
@@ -25,12 +22,10 @@ class Use:
     leases: dict[bytes, float] = field(default_factory=dict)
 
     def copy(self) -> Use:
-        """An independent copy."""
         return Use(self.name, self.size, self.used_at, dict(self.leases))
 
 
 def first_to_go(uses: Iterable[Use], budget_bytes: int, now: float) -> list[Use]:
-    """All segments in the order of deletion."""
     oldest_first = sorted(uses, key=lambda use: (min(use.used_at, now), use.name))
     held = _held(oldest_first, budget_bytes * _LEASED_PART, now)
     return [use for use in oldest_first if use.name not in held] + [use for use in oldest_first if use.name in held]

@@ -1,10 +1,7 @@
 """A segment: one file, to which one process appends blocks, and which all processes read.
 
-Does: load a file, create one, append, seal, read and check blocks, write leases. Does not: decide what is kept, or know
-other segments. Called by `store`, which lets one thread at a time change a segment.
-
-A block is written in one call, and synced to the disk only when its segment is sealed. Written blocks survive the process;
-after a power failure the checksums show lost ones. The sync bounds that loss.
+Called by `store`, which lets one thread at a time change a segment. A block is synced to the disk only when its segment
+is sealed: written blocks survive the process, and after a power failure the checksums show lost ones.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's place. `offset`: of its header; `length`: its content's bytes; `position`: among its segment's blocks."""
+    """A block's place. `offset`: of its header; `length`: of its content."""
 
     key: Key
     offset: int
@@ -43,7 +40,7 @@ class Block:
 
 @dataclass(slots=True)
 class Segment:
-    """The known state of a segment. `end`: of its last complete block; `writer`: the open file of the appending process."""
+    """`end`: of its last complete block; `writer`: the open file of the appending process."""
 
     number: int
     header: Header
@@ -66,12 +63,10 @@ class Segment:
         return len(self.entries) // ENTRY.size
 
     def block(self, position: int) -> Block:
-        """The block at a position."""
         key, offset, length = ENTRY.unpack_from(self.entries, position * ENTRY.size)
         return Block(key, offset, length, position)
 
     def take(self, growth: Growth) -> None:
-        """Take in another process' blocks."""
         self.entries += growth.entries
         self.end = growth.end
         self.use.size = growth.size
@@ -85,7 +80,6 @@ class Segment:
 
 
 def smallest_capacity(num_bytes: int) -> int:
-    """The size of a sealed segment with one block of `num_bytes`."""
     return HEADER_BYTES + BLOCK_HEADER_BYTES + num_bytes + layout.index_bytes(1)
 
 
@@ -107,8 +101,6 @@ def load(directory: StoreDirectory, name: str, number: int) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Blocks that another process has appended."""
-
     entries: bytearray
     end: int
     size: int
@@ -126,7 +118,6 @@ def load_growth(directory: StoreDirectory, known: Segment) -> Growth | None:
 
 
 def read_leases(directory: StoreDirectory, name: str) -> dict[bytes, float]:
-    """The leases in a file. Raises: OSError."""
     file = directory.open(name)
     return _leases(file.pread(HEADER_BYTES, 0))
 
@@ -136,9 +127,9 @@ def _leases(first: bytes) -> dict[bytes, float]:
 
 
 def write_use(directory: StoreDirectory, use: Use, now: float) -> int:
-    """Write down last use and leases, for other processes and the next start; return the file's time of change in ns.
+    """Write down last use and leases; returns the file's time of change in ns. Raises: OSError.
 
-    A group's lease goes into its slot, or an empty one, or the one that ends first. Raises: OSError.
+    A group's lease goes into its slot, or an empty one, or the one that ends first.
     """
     if use.leases:
         file = directory.open(use.name, writes=True)
@@ -168,7 +159,6 @@ def begin(directory: StoreDirectory, number: int, header: Header, now: float) ->
 
 
 def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
-    """Append a block. Raises: OSError; the segment is unchanged then."""
     assert segment.writer is not None
     try:
         header = layout.pack_block_header(key, parts)
@@ -201,10 +191,6 @@ def seal(directory: StoreDirectory, segment: Segment, file: StoreFile, *, sync: 
 
 
 def read_blocks(file: StoreFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
-    """Read consecutive blocks. Returns the number of intact ones, and the next one's problem.
-
-    Raises: OSError.
-    """
     if not blocks:
         return 0, ""
     headers = memoryview(bytearray(BLOCK_HEADER_BYTES * len(blocks)))

@@ -1,13 +1,8 @@
 """The store: blocks by key in a directory of segments, within a budget, shared by processes.
 
-Does: find, read, write, lease and delete blocks. Does not: know engines or models, or start threads. Engines ask `in` and
-`touch` on any thread; `read`, `write`, `refresh` and `close` wait for the disk and belong on threads for that. `dragoman
-store` lists, verifies, trims and empties with it.
-
-Errors of the disk never reach the caller: an unreadable or damaged block is not found, an unwritable one is not kept, and
-the log has a line.
-
-`_writing` lets one thread at a time write; it is taken before all locks of the `catalogue`.
+`in` and `touch` are fast on any thread; `read`, `write`, `refresh` and `close` wait for the disk. Errors of the disk
+never reach the caller: an unreadable or damaged block is not found, an unwritable one is not kept, and the log has a
+line. `_writing` lets one thread at a time write; it is taken before all locks of the `catalogue`.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from dragoman.prefix_store.layout import KEY_BYTES, Content, Header, Key
 from dragoman.prefix_store.segment import Block, Segment
 
 UNLIMITED = 1 << 62
-"""The budget of whoever only looks: nothing is deleted."""
+"""The budget for looking only: nothing is deleted."""
 
 _RUN_BYTES = 8 << 20  # read and checked at once
 _FETCH_BYTES = 1 << 20  # stays in a core's cache
@@ -97,8 +92,6 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive blocks."""
-
     segment: Segment
     blocks: list[Block]
 
@@ -133,10 +126,9 @@ class BlockStore:
         create: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> BlockStore:
-        """The store in a directory, created if missing, with the blocks of earlier processes.
+        """The store in a directory, created if missing, with the blocks of earlier processes. Raises: StoreError.
 
-        `budget_bytes`: for all processes together; more is deleted. Without `segment_bytes`, a segment has a 64th of it,
-        from 8 to 64 MB. Raises: StoreError.
+        `budget_bytes`: for all processes together; more is deleted. `segment_bytes` None = a 64th of it, 8 to 64 MB.
         """
         usual = min(max(budget_bytes // 64, min(_SMALLEST_SEGMENT, budget_bytes // 8)), _LARGEST_SEGMENT)
         if isinstance(directory, Path):
@@ -192,10 +184,7 @@ class BlockStore:
         return count
 
     def fetch(self, keys: Sequence[Key]) -> None:
-        """Load blocks that are read soon into the system's page cache; waits for the disk.
-
-        Skips missing blocks.
-        """
+        """Load blocks that are read soon into the system's page cache; waits for the disk. Skips missing blocks."""
         buffer, position = memoryview(bytearray(_FETCH_BYTES)), 0
         while position < len(keys):
             run = self._run(keys[position:], _RUN_BYTES)
@@ -225,7 +214,7 @@ class BlockStore:
             return _Run(first[0], blocks)
 
     def _read_run(self, run: _Run, into: list[list[memoryview]]) -> int:
-        """Read the blocks of a run. Returns the number of filled ones; forgets the next one if it is damaged."""
+        """Returns the number of filled blocks; forgets the next one if it is damaged."""
         sizes = [sum(part.nbytes for part in parts) for parts in into]
         fits = [block.length == size for block, size in zip(run.blocks, sizes, strict=True)]
         num_fitting = fits.index(False) if False in fits else len(fits)
@@ -249,7 +238,6 @@ class BlockStore:
         return count
 
     def _is_elsewhere(self, run: _Run, position: int) -> bool:
-        """True if an unreadable block is in another segment too."""
         with self._catalogue.changing:
             found = self._catalogue.find(run.blocks[position].key)
         return found is not None and found[0] is not run.segment
@@ -279,11 +267,10 @@ class BlockStore:
         label: str = "",
         namespace: bytes = b"",
     ) -> bool:
-        """Keep a block; False if it cannot be kept.
+        """Keep a block; False if it cannot be kept. Raises: ValueError for a wrong key or a scattered array.
 
-        `keep_until`, in the clock's seconds: a lease of the group (the caller), see `retention`. `label` and `namespace`
-        name the block's model in lists; blocks of one model lie together. Raises: ValueError for a key of other than 16
-        bytes, or an array that is not contiguous.
+        `keep_until`, in the clock's seconds: a lease of the group (the caller), see `retention`. `label` and
+        `namespace` name the block's model in lists; blocks of one model lie together.
         """
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key must have {KEY_BYTES} bytes, got {len(key)}")
@@ -331,10 +318,7 @@ class BlockStore:
         return True
 
     def _active_segment(self, kind: _Kind, num_bytes: int) -> Segment | None:
-        """The segment to append to, with room for a block; None with a line in the log if there is none.
-
-        Raises: OSError.
-        """
+        """The segment to append to; None with a line in the log without room. Raises: OSError."""
         active = self._active.pop(kind, None)
         if active is not None and (not _is_intact(active) or not active.has_room(num_bytes)):
             self._seal(active)
@@ -371,7 +355,7 @@ class BlockStore:
     # use, and other processes
 
     def touch(self, keys: Sequence[Key], keep_until: float | None = None, group: bytes = b"") -> None:
-        """Note a use of blocks. `keep_until`: a lease of the group, see `retention`. Does not wait for the disk."""
+        """Note a use of blocks. `keep_until`: a lease of the group. Does not wait for the disk."""
         with self._catalogue.changing:
             found = [self._catalogue.find(key) for key in keys]
             for used in {each[0].number: each[0] for each in found if each is not None}.values():
@@ -396,7 +380,6 @@ class BlockStore:
     # for people
 
     def stats(self) -> Stats:
-        """The counts of contents, reads and writes."""
         segments = self._catalogue.segments()
         with self._catalogue.changing:
             return Stats(
@@ -409,7 +392,6 @@ class BlockStore:
             )
 
     def segments(self) -> list[SegmentFacts]:
-        """All segments, the most recently used first."""
         facts = [
             SegmentFacts(
                 each.name,

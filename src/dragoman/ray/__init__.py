@@ -1,10 +1,7 @@
-"""dragoman on Ray Serve: `serve run dragoman.ray:app`, or `serve run dragoman.ray:build model=DIRECTORY num_replicas=2`.
+"""dragoman on Ray Serve: `serve run dragoman.ray:app`, or `serve run dragoman.ray:build model=DIRECTORY`.
 
-Does: offer the application and its builder. Does not: import Ray before one of them is used, so that the rest works
-without it.
-
-A server deployment holds the HTTP application, the tokenizer and an engine that computes nothing itself: it sends requests
-to the replicas of an engine deployment.
+Ray is imported when one of them is used. A server deployment holds the HTTP application, the tokenizer and an engine
+that sends requests to the replicas of an engine deployment.
 """
 
 from __future__ import annotations

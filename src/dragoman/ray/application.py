@@ -1,8 +1,4 @@
-"""Builds the Serve application: a server deployment in front of an engine deployment.
-
-Does: read the arguments, describe each deployment to Serve. Does not: load anything. Called once, by Serve's command
-line or by a deployment from Python.
-"""
+"""Builds the Serve application: a server deployment in front of an engine deployment."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ logger = logging.getLogger("dragoman.ray")
 
 
 def build(arguments: dict[str, Any]) -> ServeApplication:
-    """The application for these arguments (docs/ray.md) and the environment's options.
-
-    Raises: ConfigError with one line for each problem.
-    """
+    """The application for these arguments (docs/ray.md) and the environment's options. Raises: ConfigError."""
     application = read_application(arguments, environment())
     config = application.config()
     for note in notes(config):

@@ -1,8 +1,6 @@
-"""The parts of an application: options of the server, and the number of replicas and their resources.
+"""The parts of an application as data: options of the server, and the number of replicas and their resources.
 
-Does: read the builder's arguments, the environment and serving.properties; make Serve's settings for each deployment.
-Does not: import Ray, or load anything. Called where the application is built, and again by each replica. A replica gets
-the options unchanged and reads the model's own file where it runs.
+Called where the application is built, and again by each replica, which reads the model's own file where it runs.
 """
 
 from __future__ import annotations
@@ -35,11 +33,10 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The number of replicas, and the resources of each. `docs/ray.md` has the meaning of each field.
+    """The number of replicas, and the resources of each; `docs/ray.md` explains each field.
 
-    `num_replicas` is a fixed number; with `max_replicas` the number follows the load, from `min_replicas` on.
-    `num_servers` 0: the application has only engines; servers run elsewhere (`dragoman serve --engine ray`).
-    None = by the model's options, see `engine_settings`.
+    With `max_replicas` the number follows the load, from `min_replicas` on. `num_servers` 0: servers run elsewhere
+    (`dragoman serve --engine ray`). None = by the model's options, see `engine_settings`.
     """
 
     num_replicas: int = 1
@@ -84,16 +81,11 @@ _WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "engine_restart_window",
     ),
 }
-"""Options by why they have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The deployments as data.
-
-    `givens`: the builder's options. `variables`: options in the builder's environment; they precede a replica's environment.
-    `num_threads`: of a replica's engine, None = by the options.
-    """
+    """`variables`: options in the builder's environment; they precede a replica's environment."""
 
     givens: tuple[Given, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -101,10 +93,7 @@ class Application:
     num_threads: int | None = None
 
     def config(self) -> Config:
-        """The model's configuration, read on this machine.
-
-        Raises: ConfigError with every problem, also where there is not exactly one model with weights.
-        """
+        """The model's configuration, read on this machine. Raises: ConfigError with every problem."""
         environ, demo_dir = {**environment(), **self.variables}, demo_model_dir()
         resolved = with_models(
             lambda find: resolve_all(self.givens, environ, demo_dir, find=find),
@@ -129,15 +118,13 @@ class Application:
         return config
 
 
-def _quiet(stage: str, fraction: float) -> None:
-    """A console without output: a replica has no terminal."""
+def _quiet(stage: str, fraction: float) -> None: ...
 
 
 def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Application:
-    """The application for these arguments and variables; `config` is read later.
+    """The application for these arguments and variables. Raises: ConfigError, one line for each problem.
 
     `arguments`: `Scale`'s fields, `model`, and options of the server in snake_case; values may be texts.
-    Raises: ConfigError, one line for each problem.
     """
     scale, problems = _read_scale(arguments)
     words: list[str] = []
@@ -161,9 +148,8 @@ def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -
 def engine_settings(scale: Scale, config: Config) -> dict[str, Any]:
     """Serve's settings for the deployment whose replicas run the model.
 
-    A replica takes twice as many requests as it runs: the second half waits in its engine, which knows best what to admit
-    next. Further requests wait where they can still go to another replica. By default replicas are added when all present
-    ones are full.
+    A replica takes twice as many requests as it runs: the second half waits in its engine, which knows best what to
+    admit next. Further requests wait where they can still go to another replica.
     """
     num_running = config.engine.max_num_seqs
     settings: dict[str, Any] = {
@@ -187,7 +173,6 @@ def engine_settings(scale: Scale, config: Config) -> dict[str, Any]:
 
 
 def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
-    """Serve's settings for the deployment that speaks HTTP. It refuses excess requests in the form of each API."""
     return {
         "name": SERVER,
         "num_replicas": scale.num_servers,
@@ -215,7 +200,6 @@ def _shutdown(config: Config) -> dict[str, Any]:
 
 
 def _read_scale(arguments: Mapping[str, Any]) -> tuple[Scale, list[str]]:
-    """Serve's arguments, and a line for each wrong value."""
     problems: list[str] = []
     values: dict[str, Number] = {}
     for name in arguments.keys() & _LEAST.keys():

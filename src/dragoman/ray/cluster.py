@@ -1,7 +1,4 @@
-"""The engine factory of `dragoman serve --engine ray`: a server of its own in front of an application's engine deployment.
-
-Does: join the Ray cluster, find the deployment, report a missing one, notice when it is gone. Does not: start replicas, or
-end the cluster or the application. `load` runs on a separate thread, which imports Ray.
+"""The engine factory of `dragoman serve --engine ray`: a server in front of an application's engine deployment.
 
 Such a server does not belong to Serve: it has its own port, sends trailers, and finishes its requests before it ends.
 """
@@ -28,17 +25,11 @@ _REACH_S = 5.0  # for a connection to the cluster's head
 
 
 class ClusterFactory:
-    """See `EngineFactory`. Works on a machine of the cluster."""
-
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """No memory: the weights are elsewhere."""
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> FoundDeployment:
-        """The deployment, once one of its replicas has loaded the model. Blocks until then.
-
-        Raises: EngineOptionError if Ray is not installed, or the cluster or application does not exist.
-        """
+        """Blocks until a replica has loaded the model. Raises: EngineOptionError."""
         if importlib.util.find_spec("ray") is None:
             raise EngineOptionError("engine", f"needs a package that is not installed: {how_to_install('ray')}")
         address, application = setup.options.get("ray_address", "auto"), setup.options.get("ray_application", "default")
@@ -51,7 +42,6 @@ class ClusterFactory:
 
 
 def _join(address: str) -> None:
-    """Join the cluster. Raises: EngineOptionError."""
     import ray
 
     if ray.is_initialized():
@@ -79,7 +69,7 @@ def _reach(address: str) -> None:
 
 
 def _applications() -> list[str]:
-    """The names of applications with engines. Raises: any error of Ray if Serve does not run or cannot be reached."""
+    """The names of applications with engines. Raises: any error of Ray."""
     from ray import serve
 
     return sorted(name for name, status in serve.status().applications.items() if ENGINE in status.deployments)

@@ -1,9 +1,4 @@
-"""The engine factory of a server on Ray Serve; its engine sends requests to the application's engine deployment.
-
-Does: find the deployment's handle, ask a replica for the engine's abilities, translate Serve's errors. Does not: read a
-model. `application` names it in place of the operator's engine, which the replicas run; `cluster` finds deployments from
-outside.
-"""
+"""The engine factory of a server on Ray Serve; its engine sends requests to the application's engine deployment."""
 
 from __future__ import annotations
 
@@ -34,14 +29,11 @@ _NOBODY_KNOWS = 0.5  # share of the wait
 
 @dataclass(frozen=True, slots=True)
 class FoundDeployment:
-    """The engine deployment and its replicas' description. `why_unreachable`: see `find_deployment`."""
-
     handle: DeploymentHandle
     description: Description
     why_unreachable: Callable[[], str] | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine; the replicas build their own tools."""
         found = self.description
         capabilities = replace(found.capabilities, cache_key=True)
         engine = (
@@ -57,14 +49,12 @@ class FoundDeployment:
 
 
 class ReplicaFactory:
-    """See `EngineFactory`. Works inside a replica of a Serve application only."""
+    """Works inside a replica of a Serve application only."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """No memory: the weights are elsewhere."""
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> FoundDeployment:
-        """The deployment, once one of its replicas has loaded the model. Blocks until then."""
         return find_deployment(serve.get_replica_context().app_name, setup.progress)
 
 
@@ -90,8 +80,6 @@ factory = ReplicaFactory()
 
 
 class _HandleReplies:
-    """The stream of a handle's call."""
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._is_cancelled = False

@@ -1,8 +1,4 @@
-"""The server deployment: the ASGI application that Serve runs in each replica of it.
-
-Does: load the model's text side when Serve starts the replica, answer its HTTP requests, end with it. Does not: compute.
-Serve calls it on the replica's event loop by ASGI's lifespan and HTTP messages.
-"""
+"""The server deployment: the ASGI application that Serve runs in each replica of it, on the replica's event loop."""
 
 from __future__ import annotations
 
@@ -24,14 +20,11 @@ from dragoman.server.registry import ModelRegistry
 logger = logging.getLogger("dragoman.ray")
 
 _OF_THE_PROXY = frozenset({b"x-request-id"})
-"""Serve's proxy has chosen the request's id, or taken it from the client, and writes it into every answer."""
+"""Serve's proxy has chosen the request's id, and writes it into every answer."""
 
 
 class Front:
-    """The ASGI callable of one replica."""
-
     def __init__(self, application: Application, engine_address: str) -> None:
-        """`engine_address`: of the factory for the engine over the replicas."""
         self._application = application
         self._engine_address = engine_address
         self._app: App | None = None
@@ -39,7 +32,7 @@ class Front:
         self._composed: ComposedModel | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an HTTP request, or live as long as the replica does. Raises: ValueError for other protocols."""
+        """Answer an HTTP request, or live as long as the replica does."""
         if scope["type"] == "lifespan":
             return await self._live(receive, send)
         assert self._attempts is not None  # Serve sends no requests before

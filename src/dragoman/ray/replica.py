@@ -1,8 +1,4 @@
-"""A replica of the model: the engine of `dragoman serve`, with requests from other processes.
-
-Does: load the model, run requests, report health to Serve, end the engine. Does not: handle HTTP or text. Made by Serve in a
-process of its own; everything runs on the replica's event loop.
-"""
+"""A replica of the model: the engine of `dragoman serve`, with requests from other processes. On its event loop."""
 
 from __future__ import annotations
 
@@ -39,10 +35,8 @@ class ReplicaHealth:
 
 
 class EngineReplica:
-    """The class of the engine deployment."""
-
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Load the model; the replica then takes requests. Raises: ConfigError, ModelError, EngineDead."""
+        """Raises: ConfigError, ModelError, EngineDead."""
         config = await asyncio.to_thread(application.config)
         if not config.server.log_prompts:
             hide_messages()
@@ -59,7 +53,6 @@ class EngineReplica:
         return PlainTextResponse("This application has engines alone: dragoman serve --engine ray answers\n", 404)
 
     async def describe(self) -> Description:
-        """The description of the engine: its abilities and facts."""
         served = self._composed.served
         return Description(served.engine.capabilities, self._composed.facts, served.dtype, self._composed.pictures)
 
@@ -73,7 +66,6 @@ class EngineReplica:
                 yield Failure(error, self._name)
 
     async def health(self) -> ReplicaHealth:
-        """This replica's load, counters and place, for operators."""
         engine = self._composed.served.engine
         return ReplicaHealth(self._name, os.getpid(), engine.health(), engine.stats())
 

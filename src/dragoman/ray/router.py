@@ -1,8 +1,4 @@
-"""Serve's request router for the engine deployment: prompts go to replicas that have their beginning cached.
-
-Does: order the replicas by `affinity`, skip those that failed the request. Does not: send anything; Serve does. Named by its
-import path in the deployment's configuration; runs in each process that holds a handle.
-"""
+"""Serve's request router for the engine deployment, in each process that holds a handle."""
 
 from __future__ import annotations
 

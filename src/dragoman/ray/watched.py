@@ -1,11 +1,4 @@
-"""An engine over replicas of other processes: it dies when they can no longer be reached.
-
-Does: check repeatedly, on a thread, whether they can be reached; give up after several failures. Does not: know the check
-(a parameter), or find replicas again: the host makes another engine. On the event loop.
-
-Serve replaces replicas that die, and requests wait for them. Once the cluster or the application is gone, waiting is
-useless.
-"""
+"""An engine over replicas of other processes: it dies when they can no longer be reached. On the event loop."""
 
 from __future__ import annotations
 
@@ -34,12 +27,10 @@ class WatchedEngine(SpreadEngine):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """See `Engine`."""
         await super().start()
         self._watching = asyncio.create_task(self._watch())
 
     async def shutdown(self, drain_s: float) -> None:
-        """See `Engine`."""
         await super().shutdown(drain_s)
         if self._watching is not None:
             self._watching.cancel()

@@ -46,9 +46,9 @@ class Kind:
     """One kind of server. `owners`: what its models' `owned_by` begins with, in lower case.
 
     `names`: field of SamplingParams -> the server's parameter. `grammars`: parameters by kind of grammar, one mapping
-    per generation of releases, the newest first. `has_n`: one answer can stream several sequences. `ids_from_logprobs`:
-    token ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and refuses them where they have
-    no effect. `hidden`: changes of probabilities that no request can switch off.
+    per generation of releases, the newest first. `ids_from_logprobs`: token ids come only with log-probabilities.
+    `cache_salt`, `priority`: it has them, and refuses them where they have no effect. `hidden`: changes of
+    probabilities that no request can switch off.
     """
 
     name: str

@@ -113,7 +113,6 @@ class Sequence:
 
     @property
     def generated_ids(self) -> array[int]:
-        """A copy of the generated tokens, without drafts."""
         return self.earlier_ids + self.token_ids[self.num_prompt_tokens : len(self.token_ids) - self.num_draft_tokens]
 
     @property
@@ -218,7 +217,6 @@ class Sequence:
         return num_same
 
     def reset(self) -> None:
-        """Return to waiting, with nothing computed but with the generated tokens."""
         self.drop_drafts()
         self.num_computed_tokens = 0
         self.status = SequenceStatus.WAITING
@@ -331,7 +329,6 @@ class SequenceGroup:
 
     @property
     def needs_prompt_logprobs(self) -> bool:
-        """True while requested prompt log-probabilities are incomplete."""
         return self.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.request.prompt_ids)
 
     @property

@@ -26,7 +26,6 @@ from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM's argument max_lora_rank may be."""
 
 _USUAL_RANK = 16
 _NUMBER_BYTES = 4
@@ -95,7 +94,6 @@ def _read(path: Path) -> Adapter:
 
 
 def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int, int]:
-    """The largest number of adapters, and their largest rank."""
     num_slots, rank = options.get("max_loras", 4), options.get("max_lora_rank")
     if num_first > num_slots:
         raise EngineOptionError("max_loras", f"must be at least {num_first}, the number of adapters in lora")

@@ -45,7 +45,6 @@ def top_of(candidates: Candidates, num_top: int) -> list[Logprob]:
 def prompt_logprobs_of(
     told: Sequence[Candidates | None], prompt_ids: Sequence[int], num_top: int
 ) -> list[PromptLogprob | None]:
-    """The prompt's log-probabilities, aligned with it; the first token has none."""
     found: list[PromptLogprob | None] = []
     for token_id, candidates in zip(prompt_ids, told, strict=True):
         if candidates is None:

@@ -31,8 +31,6 @@ _GREY = Picture(64, 64, bytes([128]) * (3 * 64 * 64), "")
 
 
 class AsyncEngine(Protocol):
-    """The used part of vLLM's AsyncLLM."""
-
     @property
     def errored(self) -> bool: ...
 
@@ -119,7 +117,6 @@ def try_picture(llm: AsyncEngine) -> None:
 
 
 def _alone(llm: AsyncEngine, image: Any) -> dict[str, Any]:
-    """A prompt of one picture, by vLLM's placeholder for this model."""
     text = llm.renderer.get_mm_processor().dummy_inputs.get_dummy_text({_IMAGE: 1})
     return {"prompt_token_ids": llm.renderer.get_tokenizer().encode(text), "multi_modal_data": {_IMAGE: [image]}}
 
@@ -169,7 +166,6 @@ def is_on_cpu() -> bool:
 
 
 def device_name() -> str:
-    """The name of the device that vLLM computes on: cpu, cuda, rocm and so on."""
     from vllm.platforms import current_platform
 
     return str(current_platform.device_name)

@@ -151,7 +151,6 @@ class Sampler:
         return reported
 
     def raw_logprobs(self, logits_row: FloatArray) -> RawLogprobs:
-        """Log-probabilities of a row [V] of the model's logits; do not change it while in use."""
         return RawLogprobs(logits_row, self._scratch)
 
     # --- steps ---
@@ -279,7 +278,6 @@ def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np
 
 
 def _excluding(states: Sequence[SamplerState]) -> list[bool]:
-    """For each state, whether XTC takes effect."""
     chances = np.array([state.plan.params.xtc_probability for state in states])
     if not chances.any():
         return [False] * len(states)
@@ -318,7 +316,6 @@ def _log_total(scores: FloatArray, scratch: Scratch) -> float:
 
 
 def _cleaned(logits_row: FloatArray) -> FloatArray:
-    """The row with NaN as -inf and +inf as the largest number."""
     return np.nan_to_num(logits_row, nan=-np.inf, posinf=_LARGEST_LOGIT, neginf=-np.inf)
 
 

@@ -117,7 +117,6 @@ class Scheduler:
         return None if num_tokens is None else num_tokens * token_s
 
     def remove(self, key: int) -> SequenceGroup | None:
-        """Forget a group, finished or not, and free its blocks; None if the key is unknown."""
         group = self.groups.pop(key, None)
         if group is None:
             return None
@@ -487,7 +486,6 @@ class Scheduler:
             self.queue.shares.charge(group.request.caller, num_prompt=sequence.num_prompt_tokens - num_computed)
 
     def _has_room_for(self, group: SequenceGroup) -> bool:
-        """True if the group's sequences fit `max_num_seqs`, or if no other group has a place."""
         holders = [*self.running, *self._loading]
         num_promised = len(holders) + sum(sequence.group.num_unforked for sequence in holders)
         return not holders or num_promised + 1 + group.num_unforked <= self._config.max_num_seqs

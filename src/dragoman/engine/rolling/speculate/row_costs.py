@@ -38,7 +38,6 @@ def size_of(num_rows: int) -> int:
 
 
 def _quicker(durations: list[float]) -> float:
-    """The first quartile of the durations."""
     return sorted(durations)[len(durations) // 4]
 
 
@@ -91,8 +90,6 @@ class _Size:
 
 
 class _Line(NamedTuple):
-    """`seconds` at one row count, and `row_s` for each further row."""
-
     rows: int
     seconds: float
     row_s: float

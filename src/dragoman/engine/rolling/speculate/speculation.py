@@ -142,7 +142,6 @@ class Speculation:
                 candidate.wish.sequence.set_drafts(drafts)
 
     def _can_compare(self, decoding: Rows[Sequence], prompt_token_s: float | None) -> bool:
-        """False if guessing is impossible in this step, because the costs of rows are unknown."""
         costs, num_rows = self._costs, len(decoding)
         if prompt_token_s is not None:
             return prompt_token_s > 0 and costs.further_row_s(num_rows) is not None
@@ -216,7 +215,6 @@ class Speculation:
                 self._switch_off(proposer)
 
     def forget(self, sequence: Sequence) -> None:
-        """Forget a sequence whose tokens have been replaced."""
         self._retain_ids(self._known_ids - {sequence.sequence_id})
 
     def _retain(self, running: Rows[Sequence]) -> None:
@@ -392,7 +390,6 @@ class Speculation:
     # --- how many are verified ----------------------------------------------------------------------------------------
 
     def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompt_token_s: float | None) -> None:
-        """Cut the candidates' guesses to those that pay. Mutates: candidates."""
         free = [candidate for candidate in candidates if not candidate.wish.is_fixed]
         if not free:
             return
@@ -467,7 +464,6 @@ class Speculation:
         return best
 
     def _change_s(self, num_rows: int, share: float) -> float:
-        """The extra seconds of a step of `num_rows` rows as the last one had another number, or with padding."""
         costs = self._costs
         change_s = share * costs.change_s(num_rows)
         if self._config.pads_steps and num_rows < costs.last_rows:
