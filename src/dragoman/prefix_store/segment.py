@@ -159,6 +159,7 @@ def begin(directory: StoreDirectory, number: int, header: Header, now: float) ->
 
 
 def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
+    """Raises: OSError; the segment is unchanged then."""
     assert segment.writer is not None
     try:
         header = layout.pack_block_header(key, parts)
@@ -191,6 +192,7 @@ def seal(directory: StoreDirectory, segment: Segment, file: StoreFile, *, sync: 
 
 
 def read_blocks(file: StoreFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
+    """Read consecutive blocks; returns the number of intact ones, and the next one's problem. Raises: OSError."""
     if not blocks:
         return 0, ""
     headers = memoryview(bytearray(BLOCK_HEADER_BYTES * len(blocks)))

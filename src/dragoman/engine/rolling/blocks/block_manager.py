@@ -164,6 +164,7 @@ class BlockManager:
         return table.blocks[first - table.num_passed : length - table.num_passed].tolist()
 
     def num_spare_blocks(self, num_tokens: int, prefix: Sequence[int] = (), num_passed: int = 0) -> int:
+        """The free blocks that `allocate` would leave; negative if it would fail."""
         num_revived = sum(1 for block in prefix if not self._ref_counts[block])
         num_new = blocks_for(num_tokens, self.block_size) - num_passed - len(prefix)
         return self.num_free_blocks - num_new - num_revived
