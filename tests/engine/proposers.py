@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.sequence import Sequence as Going
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.proposer import Basis, Proposal, Wish, evidence
+from dragoman.engine.rolling.speculate.proposer import Basis, Proposal, Proposer, Wish, evidence
 from dragoman.types import EngineRequest, TokenMasker
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, Logits, last_logits
 from tests.engine.naive import naive_sequence
 from tests.support.maskers import ByForks
 
 
-class FunctionProposer:
+class FunctionProposer(Proposer):
     """Proposes what a function says, and remembers every wish."""
-
-    needs_slots = False
 
     def __init__(self, guess: Callable[[Wish], Sequence[int]]) -> None:
         self.limits: list[int] = []
@@ -34,12 +31,6 @@ class FunctionProposer:
         self.limits += [wish.max_tokens for wish in wishes]
         self.wishes += wishes
         return [proposal(self._guess(wish)) for wish in wishes]
-
-    def note_finished(self, sequence: Going) -> None:
-        """Nothing is kept."""
-
-    def retain(self, sequence_ids: Collection[int]) -> None:
-        """Nothing is kept."""
 
     def close(self) -> None:
         """Remember that it was called."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from dragoman.engine.base import Capabilities
+from dragoman.engine.base import Capabilities, Health
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import CapacityError, UnsupportedFeature
+from dragoman.metrics import MetricsRegistry
 from dragoman.types import ContextShift, EngineRequest, FinishReason, Picture, PictureSpan
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
@@ -64,6 +66,16 @@ def test_what_follows_a_shift_is_what_a_new_request_gets(num_kept: int, num_drop
     begin = CONTEXT - len(PROMPT)
     assert found == answer.token_ids[begin : begin + len(found)]
     assert answer == naive_sequence(asking(shift), 0, VOCAB_SIZE, runner.model)
+
+
+def test_metrics_count_every_shift() -> None:
+    for num_dropped, max_tokens, num_shifts in ((7, 7, 0), (7, 8, 1), (7, 40, 5), (3, 40, 11)):
+        config = RollingConfig(max_model_len=CONTEXT)
+        request = asking(ContextShift(CONTEXT, 0, num_dropped), max_tokens)
+        stats = run(FakeRunner(vocab_size=VOCAB_SIZE), config, request, request).core.stats
+        engine = SimpleNamespace(health=lambda: Health(True), stats=stats.totals)
+        registry = MetricsRegistry(lambda engine=engine: [SimpleNamespace(name="m", engine=engine)])
+        assert f'dragoman_context_shifts_total{{model="m"}} {2 * num_shifts}.0' in registry.render().decode()
 
 
 def test_siblings_that_were_shifted_share_no_prompt() -> None:

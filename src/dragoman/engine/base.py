@@ -178,6 +178,7 @@ class EngineStats:
     num_prompt_tokens: int | None = None  # computed, including recomputation
     num_generated_tokens: int | None = None
     num_preemptions: int | None = None
+    num_context_shifts: int | None = None  # of answers that went on beyond the context
     num_prefix_queries: int | None = None  # prompt tokens looked up in the prefix cache
     num_prefix_hits: int | None = None  # of these, those found there
     num_stored_hits: int | None = None  # of these, those read from disk

@@ -44,6 +44,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "dragoman_prompt_tokens": ("num_prompt_tokens", "Prompt tokens computed, recomputation included"),
     "dragoman_generation_tokens": ("num_generated_tokens", "Tokens generated"),
     "dragoman_preemptions": ("num_preemptions", "Sequences preempted"),
+    "dragoman_context_shifts": ("num_context_shifts", "Full contexts that were shifted so that an answer could go on"),
     "dragoman_prefix_cache_queries": ("num_prefix_queries", "Prompt tokens looked up in the prefix cache"),
     "dragoman_prefix_cache_hits": ("num_prefix_hits", "Prompt tokens found in the prefix cache"),
     "dragoman_prefix_store_hits": ("num_stored_hits", "Of these, the ones that were read from disk"),

@@ -13,7 +13,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.stored_prefixes.read_costs import ReadCosts
+from dragoman.engine.rolling.stored_prefixes.loads import ReadCosts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.errors import DeadlineTooShort

@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 
+from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes import writer as writer_module
-from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.writer import Writer
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore

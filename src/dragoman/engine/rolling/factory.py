@@ -6,8 +6,9 @@ another.
 
 from __future__ import annotations
 
+import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
 
 if TYPE_CHECKING:
-    from dragoman.engine.rolling.engine import RollingEngine
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,6 @@ _REUSED = {
     "prompt": "prefix cache of prompts",
     "off": "no prefix cache",
 }
-
-Assemble = Callable[
-    [RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools, Stored | None], "RollingEngine"
-]
 
 
 class RollingFactory:
@@ -72,9 +69,8 @@ class RollingFactory:
             )
         refuse_guesses(options, model.facts, draft.facts if draft else None)
         # Imported here: this thread has time for it while the server is imported; `build` would have to wait for it.
-        from dragoman.engine.rolling.assembly import assemble
-
-        return LoadedRolling(options, model, draft, context, report, assemble, stored)
+        importlib.import_module("dragoman.engine.rolling.assembly")
+        return LoadedRolling(options, model, draft, context, report, stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +82,18 @@ class LoadedRolling:
     draft: LoadedModel | None
     max_model_len: int
     progress: Progress
-    assemble: Assemble
     stored: Stored | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        from dragoman.engine.rolling.assembly import assemble
+
         if self.model.adapters is not None:
             memory_bytes = max(memory_bytes - adapter_bytes(self.options, self.model.adapters), 0)
         drafted = () if self.draft is None else self.draft.block_bytes
         shape = cache_shape(self.model.facts, self.model.block_bytes, drafted)
         blocks = num_blocks(self.options, shape, self.max_model_len, memory_bytes)
         self.progress("allocating the key/value cache", 0.0)
-        stored = self.stored
-        engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools, stored)
+        engine = assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools, self.stored)
         reused = _REUSED[prefix_cache_mode(self.options, self.model.facts, self.model.profile)]
         facts = (
             self.model.facts.architecture,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from dragoman.engine.base import EngineStats
-from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
 from dragoman.histogram import COUNTS, SECONDS, Histogram
+
+
+@dataclass(slots=True)
+class StoredCounts:
+    """Totals of prefixes on disk. One thread, named in its comment, changes each; any thread may read."""
+
+    num_hits: int = 0  # tokens of prompts that were loaded instead of computed: engine thread
+    saved_s: float = 0.0  # the computing time of these: engine thread
+    num_read_bytes: int = 0  # engine thread
+    read_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # the loading time: engine thread
+    num_written_bytes: int = 0  # writer's thread
+    write_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # of each block: writer's thread
+    num_dropped: int = 0  # blocks evicted while the writer had no room: engine thread
+    num_refused: int = 0  # blocks refused by the store: writer's thread
 
 
 @dataclass(slots=True)
@@ -17,6 +30,7 @@ class RollingStats:
     num_prompt_tokens: int = 0  # computed in prefill, including recomputation after preemption
     num_generated_tokens: int = 0
     num_preemptions: int = 0
+    num_context_shifts: int = 0
     num_draft_tokens: int = 0  # drafts of speculation that were verified
     num_accepted_tokens: int = 0  # of these, those that are part of the answer
     num_prefix_queries: int = 0  # tokens looked up in the prefix cache
@@ -30,24 +44,18 @@ class RollingStats:
     step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def totals(self) -> EngineStats:
-        stored = self.stored
-        return EngineStats(
-            num_stored_hits=None if stored is None else stored.num_hits,
-            stored_saved_s=None if stored is None else stored.saved_s,
-            num_stored_read_bytes=None if stored is None else stored.num_read_bytes,
-            num_stored_written_bytes=None if stored is None else stored.num_written_bytes,
-            num_stored_dropped=None if stored is None else stored.num_dropped + stored.num_refused,
-            stored_read_s=None if stored is None else stored.read_s,
-            stored_write_s=None if stored is None else stored.write_s,
-            num_steps=self.num_steps,
-            num_prompt_tokens=self.num_prompt_tokens,
-            num_generated_tokens=self.num_generated_tokens,
-            num_preemptions=self.num_preemptions,
-            num_prefix_queries=self.num_prefix_queries,
-            num_prefix_hits=self.num_prefix_hits,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
-            step_s=self.step_s,
-            step_tokens=self.step_tokens,
-            step_sequences=self.step_sequences,
+        """The fields that every engine's statistics have, by their names there, and the store's."""
+        names = {field.name for field in fields(self)} & {field.name for field in fields(EngineStats)}
+        totals, stored = EngineStats(**{name: getattr(self, name) for name in names}), self.stored
+        if stored is None:
+            return totals
+        return replace(
+            totals,
+            num_stored_hits=stored.num_hits,
+            stored_saved_s=stored.saved_s,
+            num_stored_read_bytes=stored.num_read_bytes,
+            num_stored_written_bytes=stored.num_written_bytes,
+            num_stored_dropped=stored.num_dropped + stored.num_refused,
+            stored_read_s=stored.read_s,
+            stored_write_s=stored.write_s,
         )

@@ -413,6 +413,7 @@ class Scheduler:
         Its caller is charged for the recomputed tokens: all but the front of its prompt, if that is cached.
         """
         num_same, size = sequence.shift(), self._blocks.block_size
+        self._stats.num_context_shifts += 1
         if sequence.status is not SequenceStatus.RUNNING:  # it was forked from a prompt that nearly fills the context
             sequence.digests = []
             return

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
-from dragoman.engine.rolling.sequence import Sequence
-from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, Proposal, Wish, evidence
+from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, Proposal, Proposer, Wish, evidence
 
 # Tokens computed per step to catch up with a sequence; longer prompts take several steps, without drafts.
 _MAX_CATCH_UP_TOKENS = 512
@@ -57,7 +56,7 @@ class _Row:
     begin: int
 
 
-class DraftModelProposer:
+class DraftModelProposer(Proposer):
     """Proposes the most likely tokens by `runner`'s model. Owns the runner: `close` closes it."""
 
     needs_slots = True
@@ -103,8 +102,6 @@ class DraftModelProposer:
         """Forget all other sequences, but not the content of full blocks."""
         for sequence_id in [key for key in self._progress if key not in sequence_ids]:
             del self._progress[sequence_id]
-
-    def note_finished(self, sequence: Sequence) -> None: ...
 
     def close(self) -> None:
         self._runner.close()

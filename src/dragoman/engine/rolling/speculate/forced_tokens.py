@@ -7,28 +7,18 @@ several ways, and the model chooses. So the usual tokens are guesses like others
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
 from collections.abc import Sequence as Rows
 
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
-from dragoman.engine.rolling.sequence import Sequence
-from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
+from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Proposer, Wish, evidence
 
 _OPEN, _CLOSED = 0, 1  # strengths by grammar: whether a longer token is possible in its place
 
 
-class ForcedTokensProposer:
-    needs_slots = False
-
+class ForcedTokensProposer(Proposer):
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
         """A broken grammar is skipped here: sampling finds it next, and fails its request alone."""
         return [self._proposal(wish) for wish in wishes]
-
-    def retain(self, sequence_ids: Collection[int]) -> None: ...
-
-    def note_finished(self, sequence: Sequence) -> None: ...
-
-    def close(self) -> None: ...
 
     @staticmethod
     def _proposal(wish: Wish) -> Proposal:

@@ -15,7 +15,7 @@ import numpy as np
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.copy_cursor import CopyCursor, copied_evidence
 from dragoman.engine.rolling.speculate.match_finder import MAX_LENGTH, NO_MATCH, Match
-from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish
+from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Proposer, Wish
 
 # Single tokens recur everywhere without their continuation, so they match only for wishes of 1-grams.
 _MIN_LENGTH = 2
@@ -23,14 +23,12 @@ _BULK = 48  # from this many tokens on, numpy is faster
 _CHARACTERS = (1 << 20) - 1  # all smaller numbers are characters; of larger token ids the lower bits suffice
 
 
-class OwnTextProposer:
+class OwnTextProposer(Proposer):
     """Proposes what followed the longest earlier occurrence of a sequence's last tokens, of equals the latest.
 
     The previously copied passage is preferred, unless another one agrees for longer. A guess's strength is the number
     of agreeing tokens before it, 1 if a single token resumed the copy.
     """
-
-    needs_slots = False
 
     def __init__(self, max_ngram_size: int | None = None) -> None:
         """`max_ngram_size`: for wishes without one; None = unlimited."""

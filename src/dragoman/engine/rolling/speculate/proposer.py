@@ -55,12 +55,12 @@ NOTHING = Proposal(array("q"), ())
 
 
 class Proposer(Protocol):
-    """Guesses how sequences go on. Affects speed only, never tokens.
+    """Guesses how sequences go on. Affects speed only, never tokens. By default it keeps nothing.
 
     `needs_slots`: it has its own cache with the same block tables, and each guess costs a forward pass.
     """
 
-    needs_slots: bool
+    needs_slots: bool = False
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
         """Guesses for each wish, in order, possibly none. The sequences hold no drafts meanwhile.
@@ -71,8 +71,10 @@ class Proposer(Protocol):
 
     def retain(self, sequence_ids: Collection[int]) -> None:
         """Forget all other sequences: they have finished or lost their blocks."""
-        ...
+        return
 
-    def note_finished(self, sequence: Sequence) -> None: ...
+    def note_finished(self, sequence: Sequence) -> None:
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return

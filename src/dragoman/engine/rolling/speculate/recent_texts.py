@@ -21,7 +21,7 @@ import numpy as np
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.copy_cursor import CopyCursor, copied_evidence
 from dragoman.engine.rolling.speculate.match_finder import MAX_LENGTH, MatchFinder, hashes_of
-from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish
+from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Proposer, Wish
 
 DEFAULT_MAX_TOKENS = 262_144
 
@@ -38,13 +38,11 @@ Owner = tuple[str, str, str]
 """Caller, key of the adapter, cache salt."""
 
 
-class RecentTextsProposer:
+class RecentTextsProposer(Proposer):
     """Proposes what followed the longest match of a sequence's last tokens in recent texts of the same owner.
 
     Of equally long matches the latest; the previously copied passage is preferred.
     """
-
-    needs_slots = False
 
     def __init__(self, max_tokens: int = DEFAULT_MAX_TOKENS, *, shares_callers: bool = False) -> None:
         """`shares_callers`: all callers count as one. Raises: ValueError if `max_tokens` is too small."""

@@ -19,7 +19,7 @@ from time import perf_counter, time
 import numpy as np
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
 from dragoman.engine.rolling.stored_prefixes.writer import NO_KEEP, Keep, Writer
 

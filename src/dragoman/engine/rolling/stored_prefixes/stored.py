@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.keeper import Keeper
 from dragoman.engine.rolling.stored_prefixes.loads import Loads, Post
 from dragoman.engine.rolling.stored_prefixes.reader import Reader

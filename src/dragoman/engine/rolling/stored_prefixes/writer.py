@@ -14,7 +14,7 @@ from time import perf_counter
 
 import numpy as np
 
-from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.store import BlockStore, Bytes, StoredModel
 
 logger = logging.getLogger(__name__)
