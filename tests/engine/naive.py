@@ -21,6 +21,7 @@ from dragoman.types import (
     SamplingParams,
 )
 from tests.engine.fake_runner import PLAIN, FakeModel, last_logits, reference_logits
+from tests.engine.integrity import check_core
 from tests.support.letters import letter_watch
 from tests.support.live_parts import criterion_of, masker_of
 
@@ -122,7 +123,7 @@ class Collector:
                 self.errors[key] = item
             else:
                 self.outputs[key].append(item)
-        self.core.check_integrity()
+        check_core(self.core)
 
     def run(self, max_steps: int = 2000) -> None:
         """Step until nothing is left to do."""

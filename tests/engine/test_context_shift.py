@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -73,9 +74,9 @@ def test_metrics_count_every_shift() -> None:
         config = RollingConfig(max_model_len=CONTEXT)
         request = asking(ContextShift(CONTEXT, 0, num_dropped), max_tokens)
         stats = run(FakeRunner(vocab_size=VOCAB_SIZE), config, request, request).core.stats
-        engine = SimpleNamespace(health=lambda: Health(True), stats=stats.totals)
-        registry = MetricsRegistry(lambda engine=engine: [SimpleNamespace(name="m", engine=engine)])
-        assert f'dragoman_context_shifts_total{{model="m"}} {2 * num_shifts}.0' in registry.render().decode()
+        model = SimpleNamespace(name="m", engine=SimpleNamespace(health=partial(Health, True), stats=stats.totals))
+        text = MetricsRegistry(partial(list, [model])).render().decode()
+        assert f'dragoman_context_shifts_total{{model="m"}} {2 * num_shifts}.0' in text
 
 
 def test_siblings_that_were_shifted_share_no_prompt() -> None:

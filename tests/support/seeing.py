@@ -13,7 +13,7 @@ from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.pictures import Loader, PicturePrompts
 from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import Detail, EngineRequest, Picture
+from dragoman.types import Detail, EngineRequest, Picture, PictureLayout
 from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine
 
@@ -56,28 +56,20 @@ class SeeingTokenizer(ByteTokenizer):
 
 
 @dataclass(frozen=True)
-class WrittenPicture:
-    """What stands for a picture."""
-
-    text: str
-    num_embeddings: int
-
-
-@dataclass(frozen=True)
 class GridProcessor:
     """A placeholder for each pixel, the rows on lines, in braces; one placeholder for a picture of low detail."""
 
     placeholder: str = PLACEHOLDER
     marker: str = MARKER
 
-    def layout(self, width: int, height: int, detail: Detail) -> WrittenPicture:
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """The rows. Raises: ValueError for one that is too wide."""
         if width > MAX_WIDTH:
             raise ValueError(f"the width must be at most {MAX_WIDTH}, got {width}")
         if detail == "low":
             width = height = 1
         rows = "\n".join([self.placeholder * width] * height)
-        return WrittenPicture(f"{{{rows}}}", width * height)
+        return PictureLayout(f"{{{rows}}}", width * height)
 
 
 class HeldLoader:

@@ -134,7 +134,7 @@ class WatchedEngine(RenewableEngine):
                 await outputs.aclose()
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """See `Delivering`."""
+        """See `base.deliver`."""
         with self._counted():
             await super().deliver(request, take)
 

@@ -5,7 +5,7 @@ Called by the service, on the event loop. `tests/contract` checks these guarante
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +21,7 @@ from dragoman.types import (
     EngineOutput,
     EngineRequest,
     Grammar,
+    PictureLayout,
     PooledText,
     SamplingParams,
     StopCriterion,
@@ -76,7 +77,9 @@ class Capabilities:
         if sampling.num_beams > 1 and not self.beam_search:
             raise _unsupported("num_beams", sampling.num_beams, "1")
         if sampling.num_beams > 1 and self.plain_beams:
-            _check_plain(sampling)
+            _check_neutral(sampling, _CHANGES, " in a beam search")
+            if sampling.grammar is not None:
+                raise _unsupported("grammar", _grammar_words(sampling.grammar), "left out in a beam search")
         if sampling.num_beams == 1 and request.is_ranked and not self.best_of:
             raise _unsupported("best_of", sampling.num_sequences, f"n ({sampling.n})")
         if sampling.prompt_logprobs is not None and not self.prompt_logprobs:
@@ -103,8 +106,7 @@ class Capabilities:
         if request.shift is not None and (not self.context_shift or sampling.num_beams > 1 or request.pictures):
             raise _unsupported("shift", request.shift, "left out")
         unsupported = self.unsupported if self.bounds_answers else self.unsupported | _BOUNDS
-        if unsupported:
-            _check_fields(sampling, unsupported)
+        _check_neutral(sampling, sorted(unsupported))
 
     @property
     def has_budgets(self) -> bool:
@@ -122,21 +124,12 @@ _CHANGES = (
 )  # fmt: skip
 
 
-def _check_fields(sampling: SamplingParams, unsupported: Collection[str]) -> None:
-    for name in sorted(unsupported):
+def _check_neutral(sampling: SamplingParams, names: Iterable[str], where: str = "") -> None:
+    """Raises: UnsupportedFeature for the first of these fields without its default."""
+    for name in names:
         value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
         if value != neutral:
-            raise _unsupported(name, value, "left out" if neutral in (None, (), {}) else str(neutral))
-
-
-def _check_plain(sampling: SamplingParams) -> None:
-    for name in _CHANGES:
-        value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
-        if value != neutral:
-            allowed = "left out" if neutral in (None, (), {}) else str(neutral)
-            raise _unsupported(name, value, f"{allowed} in a beam search")
-    if sampling.grammar is not None:
-        raise _unsupported("grammar", _grammar_words(sampling.grammar), "left out in a beam search")
+            raise _unsupported(name, value, ("left out" if neutral in (None, (), {}) else str(neutral)) + where)
 
 
 def _grammar_words(grammar: Grammar) -> str:
@@ -268,19 +261,12 @@ class TellingProgress(Protocol):
         ...
 
 
-class Delivering(Protocol):
-    """An engine that delivers all outputs of a step at once, so that no task has to wait for each."""
-
-    async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """Pass each output to `take` as it comes; return when all have ended. Cancelling this aborts the request.
-
-        Raises: as `generate`, and errors of `take`.
-        """
-        ...
-
-
 async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
-    """Run a request on any engine, and pass its outputs to `take`. Raises: as `Delivering.deliver`."""
+    """Pass each output to `take` as it comes; return when all have ended. Cancelling this aborts the request.
+
+    An engine may have this as a method, which delivers all outputs of a step at once: no task has to wait for each.
+    Raises: as `generate`, and errors of `take`.
+    """
     delivers: Callable[[EngineRequest, Take], Awaitable[None]] | None = getattr(engine, "deliver", None)
     if delivers is not None:  # `isinstance` would check the whole protocol for each request
         return await delivers(request, take)
@@ -307,14 +293,6 @@ def check_request(engine: Engine, request: EngineRequest) -> None:
         engine.capabilities.check(request)
 
 
-class PictureText(Protocol):
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def num_embeddings(self) -> int: ...
-
-
 class PictureTexts(Protocol):
     """Facts about pictures for writing prompts. Immutable; used on any thread. `marker`: the chat template's text for a
     picture; `{}` in it stands for the picture's number, from 1.
@@ -323,7 +301,7 @@ class PictureTexts(Protocol):
     @property
     def marker(self) -> str: ...
 
-    def layout(self, width: int, height: int, detail: Detail) -> PictureText:
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """Text and placeholders for a picture of that size; fast. Raises: ValueError, one line, if it is not allowed."""
         ...
 

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.adapters.bank import AdapterBank
-from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import AddRequest
+from dragoman.engine.rolling.sequence import AdapterUse, AddRequest
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions

@@ -15,12 +15,11 @@ import pytest
 
 from dragoman.config.bundled import BUNDLED
 from dragoman.engine.rolling.adapters.bank import AdapterBank
-from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import AddRequest
+from dragoman.engine.rolling.sequence import AdapterUse, AddRequest
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.types import EngineRequest

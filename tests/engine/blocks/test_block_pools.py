@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool, extend_digests
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
+from tests.engine.integrity import check_pools, check_tables
 from tests.support.tiers import examples
 
 SIZE = 2
@@ -110,7 +111,7 @@ def test_a_sequence_is_cut_back_to_its_prompt_or_begins_anew_if_a_window_has_pas
     assert pools.append(1, 0, 20)
     assert pools.truncate(1, 9) == 9
     assert [len(pools.table(1, kind)) for kind in (0, 1)] == [9, 9]
-    pools.check_integrity()
+    check_pools(pools)
 
 
 def test_blocks_of_all_kinds_are_had_or_none() -> None:
@@ -234,9 +235,9 @@ class BlockPoolsMachine(RuleBasedStateMachine):
     def every_sequence_finds_the_tokens_that_its_next_one_sees(self) -> None:
         if not hasattr(self, "pools"):
             return
-        self.pools.check_integrity()
+        check_pools(self.pools)
         for sequence_id, token_ids in self.tokens.items():
-            self.pools.check_tables(sequence_id, len(token_ids))
+            check_tables(self.pools, sequence_id, len(token_ids))
             for kind, manager in enumerate(self.pools.managers):
                 begin = manager.num_passed(sequence_id) * SIZE
                 content = [

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.blocks.eviction import EvictionOrder
+from tests.engine.integrity import check_manager, evictable_blocks
 
 
 def content(name: int) -> bytes:
@@ -21,7 +22,7 @@ def use(manager: BlockManager, sequence_id: int, names: list[int]) -> int:
     manager.allocate(sequence_id, len(names), prefix)
     manager.commit(sequence_id, digests)
     manager.free(sequence_id)
-    manager.check_integrity()
+    check_manager(manager)
     return len(prefix)
 
 
@@ -114,12 +115,12 @@ def test_the_order_is_that_of_the_reference(chains: list[list[int]], data: st.Da
     order, reference = EvictionOrder(2), Reference(2)
     for names in chains:
         for name in names:
-            if name in order.blocks():
+            if name in evictable_blocks(order):
                 order.remove(name)
                 del reference.blocks[name]
         order.add(names, [content(name) for name in names])
         reference.add(names, [content(name) for name in names])
         for _ in range(data.draw(st.integers(0, len(order)))):
             assert order.pop() == reference.pop()
-        assert order.blocks() == set(reference.blocks)
+        assert evictable_blocks(order) == set(reference.blocks)
         assert len(order) == len(reference.blocks)

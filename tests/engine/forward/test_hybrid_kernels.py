@@ -33,6 +33,7 @@ from dragoman.errors import EngineFailed
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.profile import computes_alike
 from dragoman.types import ContextShift, EngineOutput, EngineRequest, SamplingParams
+from tests.engine.integrity import check_core
 from tests.engine.test_core import BrokenMasker
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid, write_scanning, write_stateful
@@ -126,7 +127,7 @@ def run(
             assert isinstance(delivery.item, EngineOutput), delivery.item
             answers.add(delivery.item)
         deliveries = core.step()
-        core.check_integrity()
+        check_core(core)
     return answers
 
 

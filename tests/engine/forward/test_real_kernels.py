@@ -18,6 +18,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import ContextShift, EngineOutput, EngineRequest, SamplingParams
+from tests.engine.integrity import check_core
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.expert_models import write_experts
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
@@ -79,7 +80,7 @@ def run(loaded: LoadedModel, requests: list[EngineRequest], config: RollingConfi
             answers[delivery.item.request_id].token_ids += delivery.item.token_ids
             answers[delivery.item.request_id].logprobs += delivery.item.logprobs or []
         deliveries = core.step()
-    core.check_integrity()
+    check_core(core)
     assert core.stats.num_preemptions == 0
     return answers
 

@@ -18,6 +18,7 @@ from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from tests.engine.integrity import check_core
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
@@ -82,7 +83,7 @@ def test_answers_are_those_of_texts_computed_whole_in_the_regime_of_their_length
             assert isinstance(item, EngineOutput), item
             answers.setdefault(key, []).extend(item.token_ids)
         deliveries = core.step()
-        core.check_integrity()
+        check_core(core)
     for key, prompt in enumerate(prompts()):
         assert answers[key] == computed_whole(loaded, prompt), len(prompt)
 

@@ -24,6 +24,7 @@ from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.profile import computes_alike
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from tests.engine.integrity import check_core
 from tests.support.cpu import EXACT_F32
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.tiers import width
@@ -110,7 +111,7 @@ def run(
                 answer.token_ids += delivery.item.token_ids
                 answer.logprobs += delivery.item.logprobs or []
             deliveries = core.step()
-            core.check_integrity()
+            check_core(core)
     return answers, core.stats
 
 

@@ -17,6 +17,7 @@ from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import AddRequest, Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import FinishReason, TokenMasker
+from tests.engine.integrity import check_scheduler
 from tests.engine.naive import make_request
 
 VOCAB_SIZE = 16
@@ -85,7 +86,7 @@ class Bench:
                 group.prompt_logprobs.extend([None] * entry.num_prompt_rows)
             if sequence.num_computed_tokens == sequence.num_tokens:
                 self.append_tokens(group, sequence)
-        self.scheduler.check_integrity()
+        check_scheduler(self.scheduler)
         return batch
 
     def append_tokens(self, group: SequenceGroup, sequence: Sequence) -> None:

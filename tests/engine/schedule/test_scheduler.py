@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup, SequenceStatus
+from tests.engine.integrity import check_scheduler
 from tests.engine.naive import make_request
 from tests.engine.schedule.bench import Bench
 from tests.support.tables import table
@@ -182,7 +183,7 @@ def test_removing_a_group_frees_its_blocks_wherever_its_sequences_are() -> None:
     bench.step()
     assert bench.scheduler.remove(forked.key) is forked
     assert bench.scheduler.remove(forked.key) is None
-    bench.scheduler.check_integrity()
+    check_scheduler(bench.scheduler)
     assert planned(bench.step())[0][0] == 1
     bench.scheduler.remove(1)
     assert bench.blocks.num_used_blocks == 0
@@ -318,7 +319,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self) -> None:
-        self.bench.scheduler.check_integrity()
+        check_scheduler(self.bench.scheduler)
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):

@@ -7,6 +7,7 @@ import pytest
 from dragoman.engine.rolling.blocks.block_manager import longest_chunk, most_blocks
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.sequence import SequenceStatus
+from tests.engine.integrity import check_scheduler
 from tests.engine.schedule.bench import Bench
 
 BLOCK_SIZE = 4
@@ -116,4 +117,4 @@ def test_a_beam_that_follows_a_preempted_one_begins_anew_if_its_windows_have_pas
     bench.scheduler.remove(older.key)
     while second.num_computed_tokens < 10:
         bench.step()
-    bench.scheduler.check_integrity()
+    check_scheduler(bench.scheduler)

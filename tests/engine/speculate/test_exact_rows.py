@@ -33,6 +33,7 @@ from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import EngineOutput, EngineRequest, Grammar, SamplingParams, Thinking
+from tests.engine.integrity import check_core
 from tests.engine.proposers import FunctionProposer
 from tests.support.cpu import EXACT_PACKED
 from tests.support.tiers import width
@@ -124,7 +125,7 @@ def run(
             assert isinstance(output, EngineOutput), output
             answers[key].token_ids += output.token_ids
             answers[key].logprobs += output.logprobs or []
-        core.check_integrity()
+        check_core(core)
     runner.close()
     return answers, core.stats
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
+from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer

@@ -23,6 +23,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from tests.engine.integrity import check_core
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
 SHAPE = RandomShape("speculation", seed=6, hidden_size=256, head_size=64, intermediate_size=512, head_std=0.3)
@@ -84,7 +85,7 @@ def run(loaded: LoadedModel, asked: list[EngineRequest], draft: LoadedModel | st
             result.token_ids[key] += output.token_ids
             result.logprobs[key] += output.logprobs or []
         deliveries = core.step()
-    core.check_integrity()
+    check_core(core)
     return result
 
 

@@ -11,8 +11,9 @@ import math
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
+from dragoman.engine.rolling.schedule.pacer import mixed
+
 SHARE = 0.02  # of the time of steps with other requests
-_WEIGHT = 0.25  # weight of the newest measurement
 _ALONE_S = 0.25  # for prompts in a step of the background alone: another request may arrive
 _SAVED_S = 0.02  # the most that can be saved up, unless a little background work takes longer
 _TRIED_S = 1e-9
@@ -89,7 +90,7 @@ class BackgroundAccount:
         plain_s = self._plain_s(parts.num_rows)
         extra_s = duration_s - plain_s
         if parts.num_background_rows and not parts.num_background_tokens:
-            self._row_s = _mixed(self._row_s, max(extra_s, 0.0) / parts.num_background_rows)
+            self._row_s = mixed(self._row_s, max(extra_s, 0.0) / parts.num_background_rows)
         self._settle(SHARE * plain_s - extra_s, prompt_token_s)
 
     def _plain_s(self, num_rows: int) -> float:
@@ -100,7 +101,3 @@ class BackgroundAccount:
     def _settle(self, seconds: float, prompt_token_s: float) -> None:
         most_s = max(_SAVED_S, 2 * _LEAST_PIECE * prompt_token_s, 2 * (self._row_s or 0.0))
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
-
-
-def _mixed(known: float | None, new: float) -> float:
-    return new if known is None else known + _WEIGHT * (new - known)

@@ -6,9 +6,8 @@ steps, or be preempted.
 
 from __future__ import annotations
 
-from dragoman.engine.beams.beam_search import BeamCandidates, Hypothesis
-from dragoman.engine.rolling.beams.beam_group import BeamGroup, FinishedBeam
-from dragoman.engine.rolling.beams.beam_rows import BeamRow
+from dragoman.engine.beams.beam_search import Hypothesis
+from dragoman.engine.rolling.beams.beam_rows import BeamGroup, BeamRow, FinishedBeam
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from dragoman.types import EngineOutput, FinishReason
@@ -33,7 +32,8 @@ class BeamUpdater:
         return self._advance(group, beams)
 
     def _advance(self, group: SequenceGroup, beams: BeamGroup) -> list[EngineOutput]:
-        candidates = _by_slot(beams.rows, len(group.sequences))
+        rows = beams.rows
+        candidates = [rows[slot].candidates if slot in rows else None for slot in range(len(group.sequences))]
         step = beams.search.advance(candidates, lambda slot, token: group.sequences[slot].end_reason(token))
         for hypothesis in step.hypotheses:
             beams.finished[hypothesis.number] = _finished(group.sequences[hypothesis.parent], hypothesis, beams)
@@ -77,10 +77,6 @@ class BeamUpdater:
 def _filled(best: list[FinishedBeam], wanted: int) -> list[FinishedBeam]:
     """If a grammar allowed fewer results, the last one is repeated."""
     return best + [best[-1]] * (wanted - len(best))
-
-
-def _by_slot(rows: dict[int, BeamRow], num_slots: int) -> list[BeamCandidates | None]:
-    return [rows[slot].candidates if slot in rows else None for slot in range(num_slots)]
 
 
 def _finished(sequence: Sequence, hypothesis: Hypothesis, beams: BeamGroup) -> FinishedBeam:

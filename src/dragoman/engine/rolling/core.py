@@ -17,7 +17,7 @@ from time import perf_counter, time
 
 import msgspec
 
-from dragoman.engine.rolling.beams.beam_group import BeamGroup
+from dragoman.engine.rolling.beams.beam_rows import BeamGroup
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
@@ -176,7 +176,8 @@ class EngineCore:
             batch = self._scheduler.schedule()
             logits = self._forward(batch)
         result = self._sample(batch, logits)
-        self._update(batch, result)
+        if result is not None:  # else they are scheduled again
+            self._deliveries += self._updater.update(batch, result)
         if self._stored is not None:
             self._stored.keeper.work(is_idle=not self._scheduler.groups)
         return self._publish()
@@ -208,10 +209,6 @@ class EngineCore:
     @property
     def progress(self) -> ProgressBoard:
         return self._scheduler.progress
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if scheduler and block manager contradict each other; for tests."""
-        self._scheduler.check_integrity()
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -327,10 +324,6 @@ class EngineCore:
         return True
 
     # --- out ----------------------------------------------------------------------------------------------------------
-
-    def _update(self, batch: ScheduledBatch, result: StepResult | None) -> None:
-        if result is not None:
-            self._deliveries += self._updater.update(batch, result)
 
     def _publish(self) -> list[Delivery]:
         """Set the gauges that other threads read; returns the step's outputs."""

@@ -23,7 +23,6 @@ import msgspec
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
 from dragoman.engine.life import OnThread
 from dragoman.engine.rolling.adapters.table import AdapterTable
-from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore, RunBetween, due_on
 from dragoman.engine.rolling.forward.runner import ModelRunner
@@ -31,7 +30,7 @@ from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
-from dragoman.engine.rolling.sequence import AddRequest, Due
+from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, Due
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.engine.rolling.update import Delivery

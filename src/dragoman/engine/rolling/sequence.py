@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
 
-from dragoman.engine.rolling.adapters.use import AdapterUse
-from dragoman.engine.rolling.beams.beam_group import BeamGroup
+from dragoman.engine.rolling.beams.beam_rows import BeamGroup
 from dragoman.engine.rolling.blocks.block_manager import extend_digests, root_digest
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -226,6 +226,15 @@ class Sequence:
         """Allow further loads from disk: one by joining a load for another request, then one of its own."""
         self.has_loaded = self.has_joined = False
         self.num_in_memory: int | None = None  # its cached tokens when it began to wait for a load
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter as one request uses it. `key`: a digest of its content, equal in all processes."""
+
+    name: str
+    slot: int
+    key: str
 
 
 Due = tuple[float | None, float | None]

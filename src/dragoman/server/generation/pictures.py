@@ -14,13 +14,13 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from dragoman.engine.base import PictureRules, PictureText
+from dragoman.engine.base import PictureRules
 from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.pictures import PictureSource
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.message_content import PicturePart, picture_parts
 from dragoman.tokenizer.picture_markers import PictureMarker
-from dragoman.types import ChatPrompt, Picture, PictureSpan
+from dragoman.types import ChatPrompt, Picture, PictureLayout, PictureSpan
 
 
 class Loader(Protocol):
@@ -44,7 +44,7 @@ class PlacedPicture(NamedTuple):
 
     part: PicturePart
     picture: Picture
-    text: PictureText
+    text: PictureLayout
 
 
 @dataclass(frozen=True, slots=True)

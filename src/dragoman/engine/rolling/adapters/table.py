@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dragoman.engine.rolling.adapters.bank import AdapterBank
-from dragoman.engine.rolling.adapters.use import AdapterUse
+from dragoman.engine.rolling.sequence import AdapterUse
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import ModelError
 from dragoman.models.adapters.loading import Change, ModelAdapters
@@ -36,7 +36,7 @@ class AdapterTable:
         for name, adapter in adapters.first.items():
             slot = self._take_slot(name)
             changes = self._changes_of(adapter)
-            self._put(slot, changes)
+            self._bank.fill(slot, changes)
             self._publish(name, slot, digest_of(changes))
 
     @property
@@ -69,7 +69,7 @@ class AdapterTable:
             digest = await asyncio.to_thread(digest_of, changes)
             slot = self._take_slot(name)
             try:
-                await asyncio.wrap_future(run(lambda: self._put(slot, changes)))
+                await asyncio.wrap_future(run(lambda: self._bank.fill(slot, changes)))
             except BaseException:
                 self._taken.discard(slot)
                 raise
@@ -108,9 +108,6 @@ class AdapterTable:
                 raise Overloaded(f"Adapter {name} has to wait: requests still use an unloaded adapter")
             self._taken.add(idle[0])
             return idle[0]
-
-    def _put(self, slot: int, changes: tuple[Change, ...]) -> None:
-        self._bank.fill(slot, changes)
 
     def _publish(self, name: str, slot: int, digest: str) -> None:
         with self._lock:

@@ -1,17 +1,17 @@
-"""Reduces a beam's row of logits to the candidates that beam search needs. Called by `update`, on the engine thread."""
+"""A beam's row of logits, reduced to the candidates that beam search needs, and a search's state. On the engine thread."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dragoman.engine.beams.beam_search import BeamCandidates
+from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
 from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import RawLogprobs, Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
-from dragoman.types import Logprob
+from dragoman.types import EngineRequest, FinishReason, Logprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,31 @@ class BeamRow:
     candidates: BeamCandidates
     raw_logprobs: dict[int, float]
     top_logprobs: list[Logprob]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBeam:
+    """A hypothesis with its tokens. `cumulative_logprob` is the sum of raw log-probabilities."""
+
+    token_ids: list[int]
+    reason: FinishReason
+    cumulative_logprob: float
+    logprobs: list[float]
+    top_logprobs: list[list[Logprob]]
+
+
+@dataclass(slots=True)
+class BeamGroup:
+    search: BeamSearch
+    num_candidates: int
+    finished: dict[int, FinishedBeam] = field(default_factory=dict)  # by the hypothesis' number
+    rows: dict[int, BeamRow] = field(default_factory=dict)  # by slot, of beams that wait for their siblings
+
+    @classmethod
+    def for_request(cls, request: EngineRequest, num_end_tokens: int) -> BeamGroup:
+        params = request.sampling
+        search = BeamSearch(params, num_end_tokens, request.max_tokens)
+        return cls(search, num_candidates(params, num_end_tokens))
 
 
 def sample_with_beams(

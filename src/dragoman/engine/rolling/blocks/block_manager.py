@@ -107,10 +107,6 @@ class BlockManager:
     def num_used_blocks(self) -> int:
         return self.num_blocks - self.num_free_blocks
 
-    @property
-    def usage(self) -> float:
-        return self.num_used_blocks / self.num_blocks
-
     def table(self, sequence_id: int) -> array[int]:
         """The sequence's blocks in order of position, without passed ones; read only, until its next allocation."""
         return self._tables[sequence_id].blocks
@@ -356,25 +352,6 @@ class BlockManager:
         self._ref_counts[source] -= 1
         blocks[index] = self._take()
         self._copies[blocks[index]] = source
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if the records contradict each other; for tests."""
-        counts = [0] * self.num_blocks
-        for table in self._tables.values():
-            assert len(set(table.blocks)) == len(table.blocks), "a table lists a block twice"
-            assert table.num_committed <= table.num_passed + len(table.blocks), "more blocks committed than there are"
-            for block in table.blocks:
-                counts[block] += 1
-        assert counts == self._ref_counts, "reference counts differ from the tables"
-        idle = {block for block, count in enumerate(counts) if not count}
-        assert len(self._free) == len(set(self._free)), "a block is free twice"
-        evictable = self._evictable.blocks()
-        assert not set(self._free) & evictable, "a block is both free and evictable"
-        assert set(self._free) | evictable == idle, "free blocks differ from those without a holder"
-        assert all(self._digests[block] is None for block in self._free), "a free block is cached"
-        assert all(self._digests[block] is not None for block in evictable), "an evictable block is not cached"
-        named = {digest: block for block, digest in enumerate(self._digests) if digest is not None}
-        assert named == self._cached, "the prefix cache's two directions differ"
 
 
 # --- how many blocks a sequence needs ---------------------------------------------------------------------------------

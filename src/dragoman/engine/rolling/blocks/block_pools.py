@@ -162,17 +162,3 @@ class BlockPools:
 
     def take_copies(self) -> Copies:
         return [(kind, pairs) for kind, manager in enumerate(self.managers) if (pairs := manager.take_copies())]
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if the records contradict each other; for tests."""
-        for manager in self.managers:
-            manager.check_integrity()
-
-    def check_tables(self, sequence_id: int, num_computed: int) -> None:
-        """Raises AssertionError unless the sequence holds all computed blocks that its next token sees; for tests."""
-        for manager in self.managers:
-            num_passed = manager.num_passed(sequence_id)
-            num_slots = (num_passed + manager.num_held_blocks(sequence_id)) * self.block_size
-            assert num_computed <= num_slots, "more tokens computed than the blocks hold"
-            first = manager.first_visible_block(num_computed)
-            assert num_passed <= first, "a sequence has passed a block that its next token sees"

@@ -41,9 +41,6 @@ class EvictionOrder:
     def __len__(self) -> int:
         return len(self._new) + len(self._proven)
 
-    def blocks(self) -> set[int]:
-        return {*self._new, *self._proven}
-
     def add(self, blocks: Sequence[int], contents: Sequence[bytes]) -> None:
         """Add `blocks` that have lost their last holder, with these `contents`; the first is evicted first.
 

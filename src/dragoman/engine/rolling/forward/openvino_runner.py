@@ -19,7 +19,6 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.forward.state_blocks import state_inputs
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
-from dragoman.models.facts import ModelFacts
 from dragoman.models.loader import LoadedModel, cache_kind, cache_ports
 from dragoman.models.runtime.memory import return_freed_memory
 from dragoman.models.storage.pages import forget_pages
@@ -32,11 +31,6 @@ _LEAST_STEP = 256  # tokens; a larger step would need memory for rows of scores 
 _PARTS = 8  # of the next power of two
 
 _LARGE_STEP = 128  # tokens; freeing the buffers of smaller steps is not worth the time
-
-
-def _no_embeddings(facts: ModelFacts) -> Array:
-    levels = 0 if facts.pictures is None else facts.pictures.num_levels
-    return np.zeros((0, levels * facts.hidden_size), dtype=np.float32)
 
 
 def _numbers(first: int, count: int) -> Array:
@@ -75,7 +69,8 @@ class OpenVinoRunner:
         if min(counts) < 1:
             raise ValueError(f"num_blocks is {num_blocks}, expected at least 1")
         self._facts = facts
-        self._no_embeddings = _no_embeddings(facts)
+        num_levels = 0 if facts.pictures is None else facts.pictures.num_levels
+        self._no_embeddings = np.zeros((0, num_levels * facts.hidden_size), dtype=np.float32)
         self.block_size = loaded.profile.block_size
         self.pools = tuple(CachePool(count, kind.window) for count, kind in zip(counts, facts.cache_kinds, strict=True))
         self.vocab_size = facts.vocab_size
@@ -97,7 +92,6 @@ class OpenVinoRunner:
                 tensor.data[-1] = 0
             self._caches[kind].append(tensor)
         self._bank = bank
-        self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._num_threads = int(loaded.compiled.get_property("INFERENCE_NUM_THREADS"))
         self.has_states = tuple(kind.has_states for kind in facts.cache_kinds)
@@ -137,7 +131,7 @@ class OpenVinoRunner:
             self._bank.set_inputs(self._request, batch.adapter_slots, len(batch.input_ids))
         if self._known_context is not None:
             self._set("max_context_len", np.array(self._known_context.tell(batch.max_context_len), dtype=np.int32))
-        self._set(self._indices_input, batch.logit_indices)
+        self._set("sampled_tokens_indices", batch.logit_indices)
         if self._has_state_inputs:
             zero_block = self.pools[-1].num_blocks + 1
             for name, values in state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():

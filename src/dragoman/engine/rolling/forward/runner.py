@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 
+NO_SLOT = -1  # of a sequence without an adapter
+
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
@@ -49,7 +51,7 @@ class ForwardBatch(BlockTables):
     does not.
 
     `regimes` [T]: 1 in the long regime. `num_padding`: dummy rows that only save time (see `speculate.row_costs`).
-    `adapter_slots` [T]: -1 = no adapter. Source: the inputs of OpenVINO's paged-attention op.
+    `adapter_slots` [T]: NO_SLOT = no adapter. Source: the inputs of OpenVINO's paged-attention op.
     """
 
     input_ids: npt.NDArray[np.int64]

@@ -74,9 +74,9 @@ class Pacer:
         return max(_LEAST_PIECE, int(allowed_s / self._prompt_token_s))
 
     def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
-        self.step_s = _mixed(self.step_s, duration_s)
+        self.step_s = mixed(self.step_s, duration_s)
         if num_prompt_tokens:
-            self.whole_prompt_token_s = _mixed(self.whole_prompt_token_s, duration_s / num_prompt_tokens)
+            self.whole_prompt_token_s = mixed(self.whole_prompt_token_s, duration_s / num_prompt_tokens)
         size = num_rows.bit_length()
         known = self._decode_s[size]
         is_known = bool(known) and self._ages[size] < _MAX_AGE
@@ -89,7 +89,7 @@ class Pacer:
             if decode_s:
                 self._ages[size] += 1
             cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
-            self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
+            self._prompt_token_s = mixed(self._prompt_token_s, cost_s)
             if self._full_step_tokens is not None and num_prompt_tokens >= _FULL * self._full_step_tokens:
                 self._full_token_s.append(cost_s)
         elif num_rows:
@@ -104,5 +104,6 @@ class Pacer:
         return known[len(known) // 4]
 
 
-def _mixed(known: float | None, new: float) -> float:
+def mixed(known: float | None, new: float) -> float:
+    """A mean of measurements that follows the newest ones; None = none before."""
     return new if known is None else known + _WEIGHT * (new - known)

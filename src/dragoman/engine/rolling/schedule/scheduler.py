@@ -560,39 +560,3 @@ class Scheduler:
         # Row p holds the log-probability of token p + 1; those collected before a preemption stay.
         num_wanted = min(end, sequence.num_prompt_tokens - 1) - (len(group.prompt_logprobs) - 1)
         return ScheduledSequence(sequence, num_new, num_sample_rows, max(num_wanted, 0))
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if queues and block manager contradict each other; for tests."""
-        self._blocks.check_integrity()
-        begun = (*self.running, *self.returning)
-        assert all(self._is_parked(sequence) for sequence in self._parked), "a sequence is kept from running"
-        assert not any(map(self._is_parked, begun)), "a suspect is not alone"
-        ranks = [sequence.rank for sequence in begun]
-        assert len(set(ranks)) == len(ranks), "a sequence is in a queue twice"
-        assert all(sequence.group.has_begun for sequence in begun), "a sequence runs whose request has not begun"
-        for queue in (self.running, self.returning):
-            assert list(queue) == sorted(queue, key=_RANK), "the sequences are not in the order of their rank"
-        for priority in {rank[0] for rank in ranks} if self._stored is None else ():  # otherwise loads were overtaken
-            peers = [rank for rank in ranks if rank[0] == priority]
-            assert peers == sorted(peers), "the sequences of one priority do not run in the order in which they began"
-        if self._stored is not None:
-            self._stored.loads.check_integrity()
-            assert all(self._stored.loads.is_waiting(one) for one in self._loading), "a sequence waits for no load"
-        fresh = [group.sequences[0] for group in self.queue]
-        assert len(fresh) == len(self.queue), "the queue has lost count"
-        assert not any(sequence.group.has_begun for sequence in fresh), "a request waits that has begun"
-        ids = [sequence.sequence_id for sequence in (*begun, *fresh, *self._loading)]
-        assert len(set(ids)) == len(ids), "a sequence is in two queues"
-        assert len(self.running) <= self._config.max_num_seqs, "too many sequences run"
-        known = [sequence for group in self.groups.values() for sequence in group.live_sequences()]
-        started = {sequence.sequence_id for sequence in known if sequence.status is not SequenceStatus.UNFORKED}
-        assert started == {*ids, *(one.sequence_id for one in self._parked)}, (
-            "a live sequence is in no queue, or a dead one in some"
-        )
-        for sequence in self.running:
-            assert sequence.status is SequenceStatus.RUNNING
-            is_idle = sequence.num_computed_tokens == sequence.num_tokens
-            assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
-            self._blocks.check_tables(sequence.sequence_id, sequence.num_computed_tokens)
-        waiting = (*self.returning, *fresh, *self._loading, *self._parked)
-        assert all(sequence.num_computed_tokens == 0 for sequence in waiting), "a waiting sequence is computed"

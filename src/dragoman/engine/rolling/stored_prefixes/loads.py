@@ -157,10 +157,6 @@ class Loads:
     def is_reading(self) -> bool:
         return any(not load.has_ended for load in self._loads)
 
-    def is_waiting(self, sequence: Sequence) -> bool:
-        """True if the sequence has a load, ended or not."""
-        return sequence.sequence_id in self._by_waiting
-
     def is_loading(self, sequence: Sequence) -> bool:
         load = self._by_waiting.get(sequence.sequence_id)
         return load is not None and not load.has_ended
@@ -214,10 +210,3 @@ class Loads:
     def _let_go(self, load: _Load) -> None:
         self._loads.remove(load)
         self._blocks.free(load.table_id)
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if the records contradict each other; for tests."""
-        waiting = [sequence.sequence_id for load in self._loads for sequence in load.waiting]
-        assert len(set(waiting)) == len(waiting), "a sequence waits for two loads"
-        assert set(waiting) == set(self._by_waiting), "a sequence waits for a load that is gone"
-        assert all(load.waiting or not load.has_ended for load in self._loads), "a load holds blocks for nobody"
