@@ -11,8 +11,7 @@ import math
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from dragoman.engine.rolling.schedule.pacer import mixed
-
+_WEIGHT = 0.25  # weight of the newest measurement
 SHARE = 0.02  # of the time of steps with other requests
 _ALONE_S = 0.25  # for prompts in a step of the background alone: another request may arrive
 _SAVED_S = 0.02  # the most that can be saved up, unless a little background work takes longer
@@ -101,3 +100,8 @@ class BackgroundAccount:
     def _settle(self, seconds: float, prompt_token_s: float) -> None:
         most_s = max(_SAVED_S, 2 * _LEAST_PIECE * prompt_token_s, 2 * (self._row_s or 0.0))
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
+
+
+def mixed(known: float | None, new: float) -> float:
+    """A mean of measurements that follows the newest ones; `known` None = none before."""
+    return new if known is None else known + _WEIGHT * (new - known)

@@ -228,6 +228,9 @@ class Sequence:
         self.num_in_memory: int | None = None  # its cached tokens when it began to wait for a load
 
 
+NO_SLOT = -1  # of a sequence without an adapter
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
     """An adapter as one request uses it. `key`: a digest of its content, equal in all processes."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from dragoman.engine.rolling.forward.runner import NO_SLOT
+from dragoman.engine.rolling.sequence import NO_SLOT
 from dragoman.models.adapters.inputs import MASK
 from dragoman.models.adapters.loading import Change, ModelAdapters
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 
-NO_SLOT = -1  # of a sequence without an adapter
-
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
+from dragoman.engine.rolling.background import mixed
+
 # The smallest piece of a prompt. With smaller ones, where rows are expensive (AVX2), a step spends most of its time on the
 # fixed cost of prompts. Then there are far more steps with prompts, and all streams wait longer in total.
 _LEAST_PIECE = 16
-_WEIGHT = 0.25  # the weight of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
 _NUM_KEPT = 64  # durations kept per size of decode steps
 _FULL = 0.75  # of a full step: in smaller ones a token may cost more
@@ -102,8 +103,3 @@ class Pacer:
         """The first quartile of the kept durations."""
         known = sorted(self._decode_s[size])
         return known[len(known) // 4]
-
-
-def mixed(known: float | None, new: float) -> float:
-    """A mean of measurements that follows the newest ones; None = none before."""
-    return new if known is None else known + _WEIGHT * (new - known)
