@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trustme
 
-from dragoman.cli.bench.arguments import COMMAND
+from dragoman.cli.bench_command import COMMAND
 from dragoman.cli.run_command import Console, run_command
 from dragoman.extras import how_to_install
 from dragoman.tools.bench.apis import APIS

@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
     "batch": CommandPlace("IN.jsonl OUT.jsonl [--model MODEL | --url URL] [options]",
         "answer a file of requests (OpenAI's batch format), resumably", "batch.arguments:COMMAND"),
     "bench": CommandPlace("URL [options]", "how fast a server answers, this one or another, under load",
-        "bench.arguments:COMMAND"),
+        "bench_command:COMMAND"),
     "pull": CommandPlace("ORG/NAME[@REVISION]", "bring a model of the hub to this machine", "pull_command:COMMAND"),
     "models": CommandPlace("[rm NAME]", "list the models on this machine, or remove one", "models_command:COMMAND"),
     "config": CommandPlace("[MODEL] [options]", "print what was resolved and from where",

@@ -608,12 +608,7 @@ class ClientSettings:
         "it fails. Compiling a grammar has its own limit. Engine rolling only.",
         unit="seconds",
     )
-    max_prompts: int = option(
-        _LIMITS.max_prompts,
-        Integer(1, 1024),
-        "Most prompts per call.",
-        unit="prompts",
-    )
+    max_prompts: int = option(_LIMITS.max_prompts, Integer(1, 1024), "Most prompts per call.", unit="prompts")
     min_priority: int = option(
         _LIMITS.min_priority,
         Integer(-1_000_000, 0),

@@ -61,12 +61,7 @@ class PictureSettings:
         unit="seconds",
         env=(Alias("VLLM_IMAGE_FETCH_TIMEOUT"),),
     )
-    max_image_mb: int = option(
-        20,
-        Integer(1, 1024),
-        "Largest image file, sent or fetched.",
-        unit="MiB",
-    )
+    max_image_mb: int = option(20, Integer(1, 1024), "Largest image file, sent or fetched.", unit="MiB")
     max_image_pixels: int = option(
         50_000_000,  # the largest of today's telephones; 150 MB once decoded
         Integer(1, 178_956_970),  # past it Pillow refuses by itself

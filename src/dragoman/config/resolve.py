@@ -16,15 +16,7 @@ from typing import Any, get_type_hints
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_or
-from dragoman.config.combinations import (
-    Origin,
-    Origins,
-    cite,
-    contradictions,
-    imply,
-    imply_engine,
-    without_effect,
-)
+from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import (
     FOREIGN_PREFIXES,

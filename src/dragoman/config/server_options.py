@@ -111,12 +111,7 @@ class ServerSettings:
         "Only one server may use it at a time.",
         unset="uploads are refused",
     )
-    store_gb: float = _option(
-        10.0,
-        Number(),
-        "Disk space for all files and batches.",
-        unit="GiB",
-    )
+    store_gb: float = _option(10.0, Number(), "Disk space for all files and batches.", unit="GiB")
     store_gb_per_key: float | None = _option(
         None,
         Number(auto=True),
@@ -124,12 +119,7 @@ class ServerSettings:
         unit="GiB",
         unset="store_gb",
     )
-    store_max_age_days: float = _option(
-        30.0,
-        Number(),
-        "How long files and finished batches are kept.",
-        unit="days",
-    )
+    store_max_age_days: float = _option(30.0, Number(), "How long files and finished batches are kept.", unit="days")
     aws_key_pair: str | None = _option(
         None,
         Text("ID:SECRET"),

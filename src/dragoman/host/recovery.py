@@ -46,14 +46,12 @@ class Recovery:
         begin: Begin,
         progress: Callable[[Hosted], Progress],
         end_process: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._models = models
         self._begin = begin
         self._progress = progress
         self._end_process = end_process
-        self._clock = clock
         self._restarts_s: dict[str, deque[float]] = {}  # times of restarts by the model's name
         self._has_news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,17 +117,17 @@ class Recovery:
 
     async def _restart(self, hosted: Hosted) -> None:
         assert hosted.built is not None  # this operation holds its names
-        begin_s = self._clock()
+        begin_s = time.monotonic()
         self._restarts_s.setdefault(hosted.name, deque()).append(begin_s)
         await hosted.built.renew(self._progress(hosted))
-        logger.warning("the engine of model %s was restarted in %.1f s", hosted.name, self._clock() - begin_s)
+        logger.warning("the engine of model %s was restarted in %.1f s", hosted.name, time.monotonic() - begin_s)
 
     def _problem(self, name: str) -> str | None:
         policy = self._policy
         if policy.action == "exit":
             return "on_engine_failure is exit"
         times_s = self._restarts_s.get(name, deque())
-        while times_s and times_s[0] <= self._clock() - policy.window_s:
+        while times_s and times_s[0] <= time.monotonic() - policy.window_s:
             times_s.popleft()
         if len(times_s) < policy.max_restarts:
             return None

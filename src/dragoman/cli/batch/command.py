@@ -15,20 +15,23 @@ from typing import TextIO
 from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
-from dragoman.batch.senders import Sender
+from dragoman.batch.senders import USER_AGENT, Answer, Sender, Unreachable
 from dragoman.cli.batch.arguments import BatchArguments
-from dragoman.cli.batch.http_sender import HttpSender
 from dragoman.cli.progress import REDRAW_S
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ModelError, ServerError
 from dragoman.server.signals import handle_once
+from dragoman.tools.bench.client import Collected, HttpClient, NotHttp
+from dragoman.tools.bench.target import read_target
 
 FAILURES = (BatchError, ConfigError, ModelError, ServerError, OSError)
 HAS_ERRORS = 3
 SIGNALLED = 128  # plus a signal's number: the exit code of a process that it ended
 FILLS_ENGINE = 2  # times max_num_seqs: equally many wait, so that each finished request is replaced at once
 CONCURRENCY_ELSEWHERE = 32  # of a server with unknown options
+REFUSED = (401, 403)
+TIMEOUT_S = 3600.0  # for an answer; bounds silently dead connections
 _LINE_S = 30.0  # between lines of progress without a terminal
 
 
@@ -94,6 +97,36 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
             sender = await stack.enter_async_context(app_sender(config, console.display))
         stack.callback(progress.finish)
         await Batch(files, sender, asked.concurrency or concurrency, progress).run()
+
+
+class HttpSender:
+    """Sends requests over reused connections. Raises: BatchError for a malformed `url` or a refused key."""
+
+    def __init__(self, url: str, api_key: str) -> None:
+        try:
+            target = read_target(url)
+        except ValueError as error:
+            raise BatchError(f"--url={url} (command line): {error}") from None
+        key = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._url, self._prefix = url, target.path.removesuffix("/v1")
+        self._client = HttpClient(target, {"user-agent": USER_AGENT, **key})
+
+    async def send(self, path: str, body: bytes) -> Answer:
+        answer = Collected()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._client.post(self._prefix + path, body, answer)
+        except (OSError, NotHttp) as error:
+            raise Unreachable(f"{self._url} does not answer: {error or type(error).__name__}") from error
+        if answer.status in REFUSED:
+            told = answer.body[:300].decode("utf-8", "replace").strip()
+            hint = "set the variable DRAGOMAN_API_KEY to a key that it takes"
+            raise BatchError(f"{self._url} answered {answer.status}: {' '.join(told.split())}; {hint}")
+        return Answer(answer.status, answer.headers, answer.body)
+
+    def close(self) -> None:
+        """Close the connections. A cancelled call has closed its own, which ends the request at the server."""
+        self._client.close()
 
 
 class AnswerDisplay:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +60,7 @@ def progress_words(told: Mapping[str, Any]) -> str:
 class ReadAnswer:
     """The part of an answer received so far; complete if `finish_reason` is not "". `tool_calls` by their index.
 
-    Create it right before the call: time counts from then on, by `clock`, in seconds.
+    Create it right before the call: time counts from then on.
     """
 
     content: str = ""
@@ -68,11 +68,7 @@ class ReadAnswer:
     tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     finish_reason: str = ""
     pace: Pace = field(default_factory=Pace)
-    clock: Callable[[], float] = time.monotonic
-    begin_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.begin_s = self.clock()
+    begin_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_empty(self) -> bool:
@@ -85,7 +81,7 @@ class ReadAnswer:
                 screen.status(progress_words(progress))
             self._take_usage(event.get("usage"))
             for choice in event.get("choices") or ():
-                self._take_choice(choice, screen, self.clock() - self.begin_s)
+                self._take_choice(choice, screen, time.monotonic() - self.begin_s)
         for call in self.tool_calls.values():
             screen.tool_call(call["function"]["name"], call["function"]["arguments"])
         screen.end_status()

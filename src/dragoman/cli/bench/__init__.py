@@ -1,1 +1,0 @@
-"""`dragoman bench`: measures a server's speed."""
