@@ -1,7 +1,6 @@
-"""The families of models that load, chosen by config.json.
+"""The families of models that load, chosen by config.json. Called by the loader and by estimates of memory, on any thread.
 
-Does: choose. Does not: read weights. Called by the loader and by estimates of a model's memory, on any thread. A new family
-is a file here and a line in `architectures.FAMILIES`; a start imports only the one that it needs.
+A new family is a file here and a line in `architectures.FAMILIES`; a start imports only the one that it needs.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def _find_tower(architecture: str) -> type[VisionFamily] | None:
 
 
 def find_family(architecture: str) -> Callable[[Config], Family]:
-    """The constructor of an architecture in `FAMILIES`, which reads its config."""
     module, _, name = FAMILIES[architecture].partition(".")
     family: Callable[[Config], Family] = getattr(import_module(f"{__name__}.{module}"), name)
     return family

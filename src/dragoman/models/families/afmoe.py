@@ -1,7 +1,4 @@
-"""AFMoE, which is Arcee's Trinity: DeepSeek V3's experts, gated attention, and norms on both sides of each part of a layer.
-
-Layers that see everything do not turn, and every fourth one does.
-"""
+"""Arcee's Trinity: DeepSeek V3's experts, gated attention, norms around each part; layers that see everything do not rotate."""
 
 from __future__ import annotations
 
@@ -47,7 +44,6 @@ class Afmoe(BiasedExperts):
         super().__init__(config)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every `global_attn_every_n_layers`-th layer sees everything."""
         return read_slides(config, all_but_every(config.count("global_attn_every_n_layers", 4)))
 
     def is_turned(self, index: int) -> bool:

@@ -1,8 +1,4 @@
-"""The base of all families, which read config.json and put layers together from blocks.
-
-Does: the parts that most decoders share. Does not: name any of them. Each family is a subclass in a file of its own, which
-says what differs; `families` lists them.
-"""
+"""The base of all families, which read config.json and put layers together from blocks. Names none of them."""
 
 from __future__ import annotations
 
@@ -33,13 +29,12 @@ class Layout(NamedTuple):
 
 
 class Family(ABC):
-    """One model of a family, made from its config.json. `facts`: what it is. `vision`: the part of it that sees, if any.
+    """One model of a family, made from its config.json. `architectures`: the names in config.json that mean this family.
 
-    `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
-    embeddings is there is the checkpoint's. `packings`: the quant_methods that only this family has. `table`, `layers`,
-    `final_norm`: names below the body. `large_table`: that of another table. `unread`: patterns of needless tensors.
-    `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm; and what is added to its weights.
-    `embedding_factor`, `logits_factor` (before the head's matrix), `logits_cap`, `has_head_bias`: of the decoder's ends.
+    `layouts`: the first one whose table of embeddings is there is the checkpoint's. `packings`: quant_methods of this family
+    alone. `table`, `layers`, `final_norm`: names below the body. `large_table`: that of another table. `unread`: patterns of
+    needless tensors. `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm; and what is added to its
+    weights. `logits_factor`: before the head's matrix.
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -67,11 +62,10 @@ class Family(ABC):
     vision: VisionFamily | None = None
 
     @abstractmethod
-    def __init__(self, config: Config) -> None:
-        """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
+    def __init__(self, config: Config) -> None: ...
 
     def see(self, vision: VisionFamily) -> None:
-        """Take in pictures from now on, as that part embeds them. Raises: ModelError if token or levels are not for us."""
+        """Take in pictures from now on, as that part embeds them. Raises: ModelError if token or levels do not fit."""
         if vision.facts.placeholder_id >= self.facts.vocab_size:
             raise ModelError(
                 f"config.json: images replace token {vision.facts.placeholder_id}, "
@@ -88,7 +82,6 @@ class Family(ABC):
     def read_ends(
         self, config: Config, layers: Iterable[LayerFacts], max_position: int, long_context_from: int | None = None
     ) -> ModelFacts:
-        """The facts of a model with these layers."""
         sizes = config.count("vocab_size"), config.count("hidden_size")
         return ModelFacts(self.architectures[0], *sizes, max_position, tuple(layers), long_context_from)
 
@@ -97,13 +90,11 @@ class Family(ABC):
         """One layer. Shapes: x [T, 1, hidden] -> the same; of the last layer only the rows that it keeps."""
 
     def norm(self, x: Node, weights: Weights) -> Node:
-        """The family's norm of hidden states."""
         if self.has_layer_norms:
             return layer_norm(x, weights, self.norm_epsilon, bias=self.has_norm_bias, offset=self.norm_offset)
         return rms_norm(x, weights, self.norm_epsilon, offset=self.norm_offset)
 
     def last_norm(self, x: Node, body: Weights) -> Node:
-        """The norm before the head."""
         return self.norm(x, body.at(self.final_norm))
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
@@ -123,8 +114,8 @@ class Family(ABC):
     def build(self, weights: Weights) -> ov.Model:
         """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab].
 
-        Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
-        other shapes, or are there and nobody knows what for.
+        Its weights are complete when the storage's parts have finished.
+        Raises: ModelError if tensors are missing, have other shapes, or are not read.
         """
         step = StepInputs(self.facts, self.cache_type, takes_back=self.takes_back)
         layout = self._layout(weights)
@@ -149,7 +140,6 @@ class Family(ABC):
         )
 
     def _head_weights(self, weights: Weights, layout: Layout) -> Weights:
-        """Those of the head, or the table's where the model ties them."""
         head = weights.at(layout.head)
         if not self.is_tied and ("weight" in head or not self.is_tied_without_head):
             return head
@@ -157,10 +147,10 @@ class Family(ABC):
         return weights.at(layout.body).at(self.table)
 
     cache_type: str | None = None
-    """What caches hold where the library of kernels attends; None = OpenVINO's attention does, whose caches are its own."""
+    """The format of caches where the library of kernels attends; None = OpenVINO's attention has its own caches."""
 
     takes_back: bool = False
-    """True if tokens that were computed may be taken back, see `StepInputs`."""
+    """True if computed tokens may be taken back, see `StepInputs`."""
 
     is_tied: bool = False
     """True if the head's matrix is the table of embeddings, whatever else the checkpoint has."""

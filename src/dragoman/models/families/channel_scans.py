@@ -1,8 +1,4 @@
-"""Selective scans by channels (Mamba 1), as layers of several families have them.
-
-Does: put such a layer together. Does not: compute states (`blocks.recurrence` does). Families read config.json.
-Source: Mamba, arXiv:2312.00752.
-"""
+"""Selective scans by channels (Mamba 1), as layers of several families have them. Source: Mamba, arXiv:2312.00752."""
 
 from __future__ import annotations
 
@@ -35,8 +31,6 @@ class ChannelScan:
 
 @dataclass(frozen=True)
 class ChannelScanKeys:
-    """The keys of config.json. `bias`: of projections."""
-
     state: str = "mamba_d_state"
     length: str = "mamba_d_conv"
     expansion: str = "mamba_expand"
@@ -46,7 +40,6 @@ class ChannelScanKeys:
 
 
 def read_channel_scan(config: Config, keys: ChannelScanKeys) -> ChannelScan:
-    """The scan that config.json tells of. Raises: ModelError."""
     hidden_size = config.count("hidden_size")
     width = int(config.number(keys.expansion, 2) * hidden_size)
     rank = -(-hidden_size // 16)
@@ -58,7 +51,7 @@ def read_channel_scan(config: Config, keys: ChannelScanKeys) -> ChannelScan:
 
 
 def scanned_by_channel(x: Node, weights: Weights, layer: LayerInputs, scan: ChannelScan, norm: PartNorm) -> Node:
-    """The layer's output for x. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+    """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
     width, state_size, rank = scan.facts.width, scan.facts.state_size, scan.step_rank
     halves = [weights.at("in_proj").rows(slice(first, first + width), 2 * width) for first in (0, width)]
     inner, gate = linears(x, halves, [width, width], bias=scan.bias, is_fused=True)

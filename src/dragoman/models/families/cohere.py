@@ -56,7 +56,6 @@ class Cohere2(Cohere):
         super().__init__(config)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every fourth layer sees everything, or as the pattern says."""
         return read_slides(config, all_but_every(config.count("sliding_window_pattern", 4)))
 
     def is_turned(self, index: int) -> bool:

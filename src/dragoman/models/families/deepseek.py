@@ -19,8 +19,6 @@ from dragoman.models.weights import Weights
 
 
 class LatentAttention(Llama):
-    """Llama with latent attention."""
-
     def __init__(self, config: Config) -> None:
         config.expect(attention_bias=False)
         config.skip("num_key_value_heads", "head_dim", "qk_head_dim")  # follow from others
@@ -36,11 +34,9 @@ class LatentAttention(Llama):
         super().__init__(config)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """Of the part of a head that is turned."""
         return read_rotary(config, self.latent.turned_size)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With keys and values of every head, and a scale that grows with the context."""
         shape, described = self.latent, rotary_description(config)
         weight = described.number("mscale_all_dim", 0.0)
         growth = yarn_growth(described.number("factor"), weight) if weight else 1.0
@@ -55,7 +51,7 @@ class LatentAttention(Llama):
 
 
 class RoutedExperts(WithExperts):
-    """DeepSeek's experts: dense MLPs in the first layers, then experts, some of which every token takes."""
+    """Dense MLPs in the first layers, then experts, some of which every token takes."""
 
     def __init__(self, config: Config) -> None:
         config.expect(moe_layer_freq=1)
@@ -63,7 +59,6 @@ class RoutedExperts(WithExperts):
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """In all layers but the first."""
         facts = read_experts(config, self.routing_rule(config), "n_routed_experts")
         facts = replace(facts, shared_size=config.count("n_shared_experts", 0, least=0) * facts.inner_size)
         kinds = config.choices("mlp_layer_types", ("dense", "sparse"), config.count("num_hidden_layers"))
@@ -71,7 +66,6 @@ class RoutedExperts(WithExperts):
         return facts if (kinds[index] == "sparse" if kinds else index >= first) else None
 
     def routing_rule(self, config: Config) -> RoutingRule:
-        """The best experts, or those of the groups that have the single best ones."""
         config.expect(scoring_func="softmax", norm_topk_prob=False)
         scale = config.number("routed_scaling_factor", 1.0)
         if config.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
@@ -83,10 +77,7 @@ class RoutedExperts(WithExperts):
 
 
 class BiasedExperts(ChosenWithBias, RoutedExperts):
-    """The same, chosen with a bias. Layers that guess further tokens are not read.
-
-    `scoring`: the names of the sigmoid in config.json.
-    """
+    """Experts chosen with a bias. Layers that guess further tokens are not read. `scoring`: the sigmoid's names."""
 
     scoring: ClassVar[tuple[str, ...]] = ("sigmoid",)
 
@@ -112,12 +103,8 @@ class BiasedExperts(ChosenWithBias, RoutedExperts):
 
 
 class DeepseekV2(LatentAttention, RoutedExperts):
-    """DeepSeek V2, V2-Lite and their Coders."""
-
     architectures = ("DeepseekV2ForCausalLM",)
 
 
 class DeepseekV3(LatentAttention, BiasedExperts):
-    """DeepSeek V3, R1, Moonlight, Kimi K2."""
-
     architectures = ("DeepseekV3ForCausalLM",)

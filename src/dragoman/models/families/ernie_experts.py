@@ -25,7 +25,6 @@ class ErnieExperts(WithExperts, Ernie45):
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """In every `moe_layer_interval`-th layer of a range."""
         first = config.count("moe_layer_start_index", 1, least=0)
         last = config.count("moe_layer_end_index", -1, least=-1)
         rule = RoutingRule(is_normalized=True, least_sum=config.number("moe_norm_min", 1e-12))
@@ -35,7 +34,6 @@ class ErnieExperts(WithExperts, Ernie45):
         return None if is_dense else facts
 
     def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
-        """With a bias for choosing."""
         stored = weights.at("moe_statics").stacked(0, 1)
         bias = stored.vector(facts.num_experts, "e_score_correction_bias")
         return route(x, weights.at(self.router_name), facts, choice_bias=bias)

@@ -9,8 +9,6 @@ from dragoman.models.families.windows import all_but_every, no_slides, read_slid
 
 
 class Exaone4(Qwen3):
-    """EXAONE 4.0 1.2B and 32B."""
-
     architectures = ("Exaone4ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = NORMS_AFTER
@@ -19,7 +17,6 @@ class Exaone4(Qwen3):
         return False, False
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Without a window all see everything, and turn."""
         self.has_windows = "sliding_window" in config
         if not self.has_windows:
             config.skip("sliding_window_pattern")
@@ -28,5 +25,4 @@ class Exaone4(Qwen3):
         return read_slides(config, all_but_every(pattern))
 
     def is_turned(self, index: int) -> bool:
-        """Unless it sees everything and others do not."""
         return self.slides[index] or not self.has_windows

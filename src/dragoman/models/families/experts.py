@@ -1,7 +1,4 @@
-"""The common part of families with experts: the keys of config.json, and the tensors.
-
-Does: the parts that most of them share. Does not: route or evaluate (`blocks.experts` does). Each family says what differs.
-"""
+"""The common part of families with experts: the keys of config.json, and the tensors. `blocks.experts` evaluates."""
 
 from __future__ import annotations
 
@@ -20,10 +17,9 @@ from dragoman.models.weights import Weights, halves
 
 
 class WithExperts(Llama):
-    """Llama with experts in its layers, or in most of them.
+    """Llama with experts in its layers. `router_name`, `shared_name`: of the router, and of the expert for all tokens.
 
-    `router_name`, `shared_name`: where a layer keeps the router, and the expert that every token takes. `are_turned`: two
-    tensors for all experts are stored by columns.
+    `are_turned`: two tensors for all experts are stored by columns.
     """
 
     router_name: ClassVar[str] = "gate"
@@ -47,7 +43,6 @@ class WithExperts(Llama):
         return facts
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """The experts, and the one that every token takes."""
         facts = self.facts.layers[layer.index].mlp
         if isinstance(facts, MlpFacts):
             return super().mlp(x, weights, layer)
@@ -69,7 +64,6 @@ class WithExperts(Llama):
         return [ExpertWeights(*self.gate_up_down(expert, facts.inner_size)) for expert in experts]
 
     def shared(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
-        """The output for x of the expert that every token takes."""
         matrices = self.gate_up_down(weights.at(self.shared_name), facts.shared_size)
         return gated_mlp(x, *matrices, facts.shared_size, facts.activation, bias=self.has_mlp_bias)
 
@@ -101,10 +95,7 @@ def read_experts(
     default: int | None = None,
     shared_size: int = 0,
 ) -> ExpertFacts:
-    """A layer's experts. `count`, `size`, `active`: keys of their number, their width, and how many a token takes.
-
-    `default`: their number where config.json does not say it. Raises: ModelError.
-    """
+    """A layer's experts. `count`, `size`, `active`: keys of number, width and number per token. Raises: ModelError."""
     num_experts = config.count(count, default)
     num_active, inner_size = active_count(config, active, num_experts), config.count(size)
     activation = config.choice("hidden_act", ACTIVATIONS, "silu")
@@ -128,7 +119,6 @@ def check_groups(facts: ExpertFacts) -> None:
 
 
 def active_count(config: Config, key: str, num_experts: int) -> int:
-    """The number of experts that a token goes through. Raises: ModelError if that is more than there are."""
     count = config.count(key)
     if count > num_experts:
         raise config.error(key, f"at most the number of experts, {num_experts}")

@@ -52,7 +52,6 @@ class Falcon(Gpt):
         return Names(norms[0], qkv, "self_attention.dense", norms[1], "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 
     def head_counts(self, config: Config) -> tuple[int, int]:
-        """See `Gpt`. Only the new layout has groups of heads."""
         num_heads, is_multi_query = config.count("num_attention_heads"), config.flag("multi_query", True)
         if self.is_new:
             return head_counts(config)

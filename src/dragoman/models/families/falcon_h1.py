@@ -1,7 +1,4 @@
-"""Falcon H1: each layer attends and scans at once, and much is multiplied by numbers of the config.
-
-Source: the Falcon H1 release, arXiv:2507.22448.
-"""
+"""Falcon H1: each layer attends and scans at once; config.json multiplies much of it. Source: arXiv:2507.22448."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ _KEYS = ScanKeys(out_bias="projectors_bias")
 
 
 class FalconH1(Llama):
-    """Falcon H1 of 0.5B to 34B."""
-
     architectures = ("FalconH1ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
@@ -44,7 +39,6 @@ class FalconH1(Llama):
         super().__init__(config)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """With a scan beside each layer's attention."""
         inner_width = config.count("mamba_d_ssm", 0, least=0) or None
         scan = read_scan(config, self.norm_epsilon, _KEYS, inner_width=inner_width)
         has_norm, norms_first = config.flag("mamba_rms_norm"), config.flag("mamba_norm_before_gate", True)
@@ -64,7 +58,6 @@ class FalconH1(Llama):
         return add(scaled(scanned_x, self.scan_out_factor), scaled(attended, self.out_factor))
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """With the gate and what comes out multiplied."""
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, MlpFacts)
         if self.gate_factor == 1.0:
@@ -77,5 +70,4 @@ class FalconH1(Llama):
 
 
 def _numbers(config: Config, key: str, length: int) -> tuple[float, ...]:
-    """Numbers that are ones where nothing is said."""
     return (1.0,) * length if config.value(key) is None else config.numbers(key, length)

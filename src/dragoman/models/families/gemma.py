@@ -1,7 +1,6 @@
 """Gemma 1, 2 and 3 (text): Llama with scaled embeddings, norms that add one to their weights, and gelu.
 
-Gemma 2 norms what comes out of attention and MLP too, caps scores and logits, and lets every second layer see a window.
-Gemma 3 norms queries and keys instead of capping, and turns by another base where a layer sees a window.
+Gemma 2 also norms the outputs of attention and MLP, and caps scores and logits. Gemma 3 norms queries and keys instead.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from dragoman.models.rotary import RotaryReading, read_two_rotaries
 
 
 class Gemma(Llama):
-    """Gemma 1.
-
-    `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards.
-    """
+    """Gemma 1. `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards."""
 
     architectures = ("GemmaForCausalLM",)
     directions: ClassVar[tuple[bool | str, ...]] = (False,)
@@ -43,8 +39,6 @@ class Gemma(Llama):
 
 
 class Gemma2(Gemma):
-    """Gemma 2."""
-
     architectures = ("Gemma2ForCausalLM",)
     layer_norms = LayerNorms(
         before_mlp="pre_feedforward_layernorm",
@@ -57,7 +51,6 @@ class Gemma2(Gemma):
         super().__init__(config)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every second layer sees everything."""
         return read_slides(config, all_but_every(2))
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
@@ -73,11 +66,10 @@ class Gemma3(Gemma2):
     head_norms = "each"
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """Of layers that see everything; `self.local_rotary` of the others."""
+        """The rule of layers that see everything; `self.local_rotary` is that of the others."""
         full, self.local_rotary = read_two_rotaries(config, head_size(config), "rope_local_base_freq")
         return full
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every sixth layer sees everything, or as the pattern says."""
         pattern = config.count("sliding_window_pattern", config.count("_sliding_window_pattern", 6))
         return read_slides(config, all_but_every(pattern))

@@ -1,7 +1,6 @@
 """Gemma 3n (text): Gemma 4's shared keys and per-layer embeddings, in several streams of hidden states; layers see one.
 
-Does: alternating updates (AltUp), learned residuals (Laurel), and gates of which few pass. Sources: the Gemma 3n release;
-AltUp, arXiv:2301.13310; Laurel, arXiv:2411.07501.
+Sources: the Gemma 3n release; AltUp, arXiv:2301.13310; Laurel, arXiv:2411.07501.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from dragoman.models.weights import Weights
 
 
 class Gemma3n(SharesKeys):
-    """Gemma 3n E2B and E4B.
-
-    Shape of the streams: [T, streams, hidden].
-    """
+    """Gemma 3n E2B and E4B. Shape of the streams: [T, streams, hidden]."""
 
     architectures = ("Gemma3nForCausalLM",)
     pattern = 5
@@ -56,7 +52,6 @@ class Gemma3n(SharesKeys):
             raise config.error("hidden_size_per_layer_input", "at least 1")
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
-        """Each layer may have another size."""
         sizes = config.value("intermediate_size")
         num_layers = config.count("num_hidden_layers")
         if isinstance(sizes, list):
@@ -70,7 +65,6 @@ class Gemma3n(SharesKeys):
     # --- the streams --------------------------------------------------------------------------------------------------
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
-        """One stream is the embeddings, the others are made of them, as long as these are."""
         x = super().begin(x, body, step)
         others = [
             _as_long(linear(x, body.at(f"altup_projections.{index}"), width(x)), x)
@@ -79,7 +73,6 @@ class Gemma3n(SharesKeys):
         return ops.concat([x, *others], 1).output(0)
 
     def last_norm(self, x: Node, body: Weights) -> Node:
-        """Of the mean of all streams, each as long as the first one."""
         first, *others = (self._stream(x, index) for index in range(self.num_streams))
         made = [
             _as_long(linear(other, body.at(f"altup_unembed_projections.{index}"), width(x)), first)
@@ -100,7 +93,7 @@ class Gemma3n(SharesKeys):
     # --- a layer ------------------------------------------------------------------------------------------------------
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`. It predicts all streams, computes what one of them should be, and corrects the others by that."""
+        """Predicts all streams, computes what one of them should be, and corrects the others by that."""
         altup, streams = weights.at("altup"), self.num_streams
         mixture = self._mixture(self._stream(x, self.active), altup, "prediction_coefs", streams**2)
         square = reshape(mixture, -1, streams, streams)
@@ -134,7 +127,6 @@ class Gemma3n(SharesKeys):
         return add(after, self.norm(change, weights.at(names.after_mlp)))
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`. In sparse layers only gates that lie far enough above their mean pass, measured in deviations."""
         facts, sparsity = self.facts.layers[layer.index].mlp, self.sparsity[layer.index]
         assert isinstance(facts, MlpFacts)
         if not sparsity:
@@ -159,7 +151,7 @@ def _exact(x: Node, weights: Weights, num_rows: int) -> Node:
 
 
 def _as_long(x: Node, other: Node) -> Node:
-    """x as long as `other` is. Shapes: [T, 1, hidden] both."""
+    """x scaled to the length of `other`. Shapes: [T, 1, hidden] both."""
     lengths = [ops.reduce_mean(multiply(one, one), integers(-1), True).output(0) for one in (x, other)]
     own = ops.sqrt(ops.maximum(lengths[0], scalar(1e-5)))
     return multiply(x, ops.divide(ops.sqrt(lengths[1]), own).output(0))

@@ -1,7 +1,7 @@
-"""Gemma 4 (text): Gemma 3 with per-layer embeddings, layers without keys and values of their own, and experts beside an MLP.
+"""Gemma 4 (text): Gemma 3 with per-layer embeddings, layers without keys and values of their own, experts beside an MLP.
 
-Layers that see everything have heads of another size, and may have values that are their keys. The last layers read the keys
-and values of the last layer of their kind before them.
+Layers that see everything have heads of another size, and may have values that are their keys. The last layers read the
+keys and values of the last layer of their kind before them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from dragoman.models.weights import Weights
 class SharesKeys(Gemma3):
     """Gemma 3 whose last layers attend to an earlier layer's keys and values, with embeddings for each layer.
 
-    `pattern`: every `pattern`-th layer sees everything, if config.json has no layer_types. `num_sharing`: the number of
-    layers that attend to others' keys, if config.json does not say it.
+    `pattern`: every `pattern`-th layer sees everything by default. `num_sharing`: the layers that share, by default.
     """
 
     large_table = TABLE
@@ -51,7 +50,6 @@ class SharesKeys(Gemma3):
         self.unread = (*self.unread, rf"\.layers\.({sharing})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")  # needless
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every `pattern`-th layer sees everything. Those that share read the last layer of their kind that does not."""
         config.assume(sliding_window_pattern=self.pattern)
         slides = super().read_slides(config)
         first = len(slides) - self.num_sharing
@@ -64,19 +62,17 @@ class SharesKeys(Gemma3):
         return slides
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Not scaled: queries and keys are normed."""
         source = self.sources[index]
         facts = Llama.attention_facts(self, config, index)
         return replace(facts, scale=1.0, cache=None if source == index else source)
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
-        """With the layers' embeddings handed on."""
         if self.per_layer_size:
             hand_on_per_layer(x, body, step, self.num_per_layer_rows, self.per_layer_size, self.norm_epsilon)
         return x
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`. Layers that share keys and values write the same ones once more into the cache that they share."""
+        """Layers that share keys and values write the same ones once more into the cache that they share."""
         facts = layer.attention
         assert facts.rotary is not None
         angles = layer.step.angles(facts.rotary)
@@ -94,7 +90,6 @@ class SharesKeys(Gemma3):
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
 
     def per_layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """The change by the layer's embeddings."""
         activation = self.facts.layers[layer.index].mlp.activation
         return let_in_per_layer(x, weights, layer, self.per_layer_size, activation, self.norm_epsilon)
 
@@ -129,7 +124,6 @@ class Gemma4(SharesKeys):
         return full
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With larger heads, perhaps fewer of them, where a layer sees everything."""
         facts = super().attention_facts(config, index)
         num_kv_heads = config.count("num_global_key_value_heads", facts.num_kv_heads)
         if self.slides[index]:
@@ -141,7 +135,6 @@ class Gemma4(SharesKeys):
         return replace(facts, num_kv_heads=num_kv_heads, head_size=size, value_size=size)
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """An MLP, twice as wide in layers that share if config.json says so, and experts beside it."""
         inner_size = config.count("intermediate_size")
         shares = index >= config.count("num_hidden_layers") - self.num_sharing
         inner_size *= 2 if config.flag("use_double_wide_mlp") and shares else 1
@@ -177,7 +170,7 @@ class Gemma4(SharesKeys):
         return multiply(x, constant(weights.vector(1, "layer_scalar")))
 
     def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
-        """See `SharesKeys`; a layer that sees everything may have one matrix for both keys and values."""
+        """A layer that sees everything may have one matrix for both keys and values."""
         if self.slides[layer.index] or not self.has_one_for_both:
             return super().queries_keys_values(x, weights, layer)
         facts, is_fused = layer.attention, weights.storage.format.fuses_attention
@@ -198,10 +191,7 @@ class Gemma4(SharesKeys):
 
 
 def _assume_sizes(config: Config) -> set[str]:
-    """The layers for which config.json has sizes, assumed for all that see everything: as transformers 5.24 writes them.
-
-    Raises: ModelError if they are not the same for all these layers, or others than those of keys and values.
-    """
+    """The layers for which config.json has sizes, as transformers 5.24 writes them: the same for all that see everything."""
     layers = config.value("per_layer_config")
     if layers is None:
         return set()

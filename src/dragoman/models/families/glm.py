@@ -16,7 +16,6 @@ class Glm(Llama):
     mlp_names = ("gate_up_proj", "down_proj")
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Of queries, keys and values alone."""
         return config.flag("attention_bias"), False
 
 

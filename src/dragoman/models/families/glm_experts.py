@@ -18,7 +18,6 @@ class GlmExperts(BiasedExperts):
         super().__init__(config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Of queries, keys and values alone."""
         return config.flag("attention_bias"), False
 
 

@@ -34,10 +34,7 @@ ALIASES = {
 
 
 class Names(NamedTuple):
-    """The names of a layer's parts. `qkv`: one matrix, or those of queries, keys and values.
-
-    One name for both norms: attention and MLP read what that norm gives.
-    """
+    """The names of a layer's parts. `qkv`: one matrix, or three. Norms of the same name are one norm for attention and MLP."""
 
     attention_norm: str
     qkv: tuple[str, ...]
@@ -48,10 +45,9 @@ class Names(NamedTuple):
 
 
 class Gpt(Family):
-    """A decoder like GPT; a family says where things are and what differs.
+    """A decoder like GPT. `positions`: the table of positions, empty = there is none; `first_position`: the row of the first.
 
-    `positions`: the table of positions, empty = there is none. `first_position`: the row of position 0. `is_parallel`: the
-    MLP does not see what attention has added.
+    `is_parallel`: the MLP does not see what attention has added.
     """
 
     aliases: ClassVar[dict[str, str]] = ALIASES
@@ -90,18 +86,15 @@ class Gpt(Family):
         """The keys that only this family has."""
 
     def head_counts(self, config: Config) -> tuple[int, int]:
-        """(heads, key/value heads)."""
         return head_counts(config)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Those of a layer."""
         num_heads, num_kv_heads = self.head_counts(config)
         size = head_size(config)
         rule = self.rotary.rule if self.rotary else None
         return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, rotary=rule, alibi_slopes=self.alibi)
 
     def mlp_facts(self, config: Config) -> MlpFacts:
-        """Those of each layer."""
         inner_size = config.count("intermediate_size", 4 * config.count("hidden_size"))
         return MlpFacts(inner_size, config.choice("hidden_act", ACTIVATIONS, "gelu_new"))
 
@@ -112,7 +105,7 @@ class Gpt(Family):
         return add(x, self.embed_positions(body, step)) if self.positions else x
 
     def embed_positions(self, body: Weights, step: StepInputs) -> Node:
-        """The rows of the table of positions. Shape: [T, 1, hidden]."""
+        """Shape: [T, 1, hidden]."""
         size, skipped = self.facts.max_position, self.first_position
         rows = body.at(self.positions).rows(slice(skipped, None), skipped + size)
         return embedding(step.positions, rows, size, self.facts.hidden_size)
@@ -130,7 +123,6 @@ class Gpt(Family):
         return add(after, self.mlp(inside, weights, layer))
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         facts = layer.attention
         q, k, v = self.queries_keys_values(x, weights, facts)
         q, k = self.heads(split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads), weights)
@@ -144,7 +136,6 @@ class Gpt(Family):
         return queries_keys_values(x, projections, facts, bias=self.has_qkv_bias)
 
     def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
-        """Queries, keys and values of a matrix of all three."""
         return by_group(fused, facts)
 
     def heads(self, q: Node, k: Node, weights: Weights) -> tuple[Node, Node]:
@@ -152,7 +143,6 @@ class Gpt(Family):
         return q, k
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Shapes: [T, 1, hidden] -> the same."""
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, MlpFacts)
         up, down = weights.at(self.names.up), weights.at(self.names.down)
@@ -162,7 +152,7 @@ class Gpt(Family):
 def alibi_slopes(num_heads: int, largest_exponent: float = 8.0) -> tuple[float, ...]:
     """Each head's deduction from a score per token of distance, from 2 ** -(exponent / heads) to 2 ** -exponent.
 
-    If the number of heads is not a power of two, they get slopes of the next one: every second, then those between.
+    If the number of heads is not a power of two, they get every second slope of the next one, then those between.
     Source: ALiBi (arXiv:2108.12409).
     """
     size = 2 ** math.ceil(math.log2(num_heads))

@@ -39,7 +39,6 @@ class GptOss(Llama):
         return config.flag("attention_bias", True), config.flag("attention_bias", True)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every second layer sees everything."""
         return read_slides(config, all_but_every(2))
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:

@@ -12,8 +12,6 @@ from dragoman.models.storage.constants import Node
 
 
 class Granite(Llama):
-    """Granite 3."""
-
     architectures = ("GraniteForCausalLM",)
 
     def __init__(self, config: Config) -> None:
@@ -26,5 +24,4 @@ class Granite(Llama):
         return replace(super().attention_facts(config, index), scale=config.number("attention_multiplier", 1.0))
 
     def residual(self, x: Node, change: Node) -> Node:
-        """With the change scaled."""
         return add(x, scaled(change, self.residual_scale))

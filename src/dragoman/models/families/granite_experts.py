@@ -27,7 +27,6 @@ class GraniteExperts(WithExperts, Granite):
         return read_experts(config, RoutingRule(score="chosen"), "num_local_experts", "intermediate_size")
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-        """Gate and up as halves of one matrix."""
         experts = weights.at("block_sparse_moe")
         return stacked_experts(experts.at("input_linear"), experts.at("output_linear"), facts)
 

@@ -46,7 +46,6 @@ class GraniteHybrid(GraniteSharedExperts):
         return self.turns
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """Those of the MLP that all tokens take, if there are no experts."""
         if config.count("num_local_experts", 8, least=0):
             return super().mlp_facts(config, index)
         config.skip("intermediate_size")
@@ -58,7 +57,6 @@ class GraniteHybrid(GraniteSharedExperts):
         return super().mix(x, weights, layer)
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Experts with a shared one, or that one alone."""
         if isinstance(self.facts.layers[layer.index].mlp, MlpFacts):
             return Llama.mlp(self, x, weights.at(self.shared_name), layer)
         return super().mlp(x, weights, layer)

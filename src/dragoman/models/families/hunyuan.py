@@ -25,7 +25,7 @@ class HunyuanDense(Llama):
         super().__init__(config)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """With `alpha` a fixed stretch of the base, called dynamic all the same; its other numbers are then of no use."""
+        """`alpha` is a fixed stretch of the base, though its type is called dynamic; other numbers do not count then."""
         described, size = rotary_description(config), head_size(config)
         if "alpha" not in described:
             return read_rotary(config, size)

@@ -17,8 +17,6 @@ _OF_TRAINING = "capacity_factor moe_drop_tokens moe_random_routing_dropped_token
 
 
 class HunyuanExperts(WithExperts, HunyuanDense):
-    """Hunyuan A13B."""
-
     architectures = ("HunYuanMoEV1ForCausalLM",)
     router_name = "gate.wg"
     shared_name = "shared_mlp"
@@ -31,7 +29,6 @@ class HunyuanExperts(WithExperts, HunyuanDense):
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
-        """See `WithExperts`. Numbers may be said for each layer, where all are the same."""
         size, num_layers = config.count("intermediate_size"), config.count("num_hidden_layers")
         for key, number in (("moe_intermediate_size", size), ("num_shared_expert", 1)):
             if config.value(key, number) not in (number, [number] * num_layers):

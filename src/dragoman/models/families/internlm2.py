@@ -28,10 +28,8 @@ class InternLM2(Llama):
         super().__init__(config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """See `Llama`. One switch for both."""
         has_bias = config.flag("bias", True)
         return has_bias, has_bias
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
-        """The parts of one matrix, which lie by heads of keys and values."""
         return by_group(weights.at("wqkv"), facts)

@@ -37,7 +37,6 @@ class Jamba(WithExperts):
         return self.attention_facts(config, index) if index % period == offset else self.scan.facts
 
     def is_turned(self, index: int) -> bool:
-        """Positions are not told."""
         return False
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:

@@ -61,7 +61,6 @@ class Lfm2(Llama):
         return ConvolutionFacts(config.count("hidden_size"), config.count("conv_L_cache", 3, least=2))
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """Those of a layer."""
         return MlpFacts(_inner_size(config), "silu")
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
@@ -70,7 +69,7 @@ class Lfm2(Llama):
         return self.convolution(x, weights.at("conv"), layer)
 
     def convolution(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Convolved between two gates, all three made of x. Shapes: [T, 1, hidden] -> the same, of the rows kept."""
+        """Convolved between two gates, all made of x. Shapes: [T, 1, hidden] -> the same, of the rows kept."""
         facts, bias = self.facts.convolution_layers[layer.index], self.has_convolution_bias
         size = facts.width
         gate_in, gate_out, inner = split(linear(x, weights.at("in_proj"), 3 * size, bias=bias), [size] * 3)
@@ -80,7 +79,6 @@ class Lfm2(Llama):
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:
-    """For each layer: True if it attends."""
     num_layers = config.count("num_hidden_layers")
     indices = config.value("full_attn_idxs", list(range(num_layers)))
     types = config.choices("layer_types", _LAYER_TYPES, num_layers)

@@ -22,7 +22,6 @@ class Lfm2Experts(Lfm2, WithExperts):
         super().__init__(config)
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """See `Llama`: dense in the first layers."""
         return WithExperts.mlp_facts(self, config, index)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
@@ -36,6 +35,5 @@ class Lfm2Experts(Lfm2, WithExperts):
         return ExpertFacts(num_experts, active, inner_size, "silu", routing)
 
     def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
-        """With the bias that keeps experts equally busy, if there is one."""
         bias = weights.vector(facts.num_experts, "expert_bias") if self.has_choice_bias else None
         return route(x, weights.at(self.router_name), facts, choice_bias=bias)

@@ -38,13 +38,11 @@ class LayerNorms(NamedTuple):
 
 
 class Llama(Family):
-    """Llama 1 to 3.x.
+    """Llama 1 to 3.x. `epsilon`: the key of the norms' and its default. `mlp_names`: of gate, up and down.
 
-    `epsilon`: the key of the norms' and what it is without one. `attention_name`, `output_name`, `mlp_name`: where a layer
-    keeps attention, that the matrix of its output, and a layer its MLP. `mlp_names`: of gate, up and down; two where gate
-    and up are halves of one matrix, or without `has_gate`. `is_parallel`: the MLP reads what attention reads, and both are
-    added at once. `rotary_part`, `has_interleaved_pairs`, `axes`: see `read_rotary`. `local_rotary`: of layers with a
-    window, None = the same. `head_norms`: of each head's query and key, or of all heads together, before they are turned.
+    Two `mlp_names`: gate and up are halves of one matrix, or there is no gate. `is_parallel`: the MLP reads what attention
+    reads. `local_rotary`: of layers with a window, None = the same. `head_norms`: of each head's query and key, or of all
+    heads together, before rotation.
     """
 
     architectures = ("LlamaForCausalLM",)
@@ -77,7 +75,6 @@ class Llama(Family):
     # --- config.json --------------------------------------------------------------------------------------------------
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """The facts, with the same attention and MLP in each layer unless a family says otherwise."""
         layers = (
             LayerFacts(self.mixer_facts(config, index), self.mlp_facts(config, index))
             for index in range(config.count("num_hidden_layers"))
@@ -90,7 +87,6 @@ class Llama(Family):
         return has_bias, has_bias
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """The rule by which positions turn queries and keys."""
         part, is_interleaved = self.rotary_part, self.has_interleaved_pairs
         return read_rotary(config, head_size(config), part=part, is_interleaved=is_interleaved, axes=self.axes)
 
@@ -99,11 +95,9 @@ class Llama(Family):
         return (False,) * config.count("num_hidden_layers")
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | Recurrence:
-        """Of how a layer mixes tokens: by attention, unless a family says otherwise."""
         return self.attention_facts(config, index)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Those of a layer."""
         size, slides = head_size(config), self.slides[index]
         reading = self.local_rotary if slides and self.local_rotary is not None else self.rotary
         rule, window = reading.rule if self.is_turned(index) else None, self.window if slides else 0
@@ -114,7 +108,6 @@ class Llama(Family):
         return True
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """Those of a layer."""
         return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
 
     # --- the graph ----------------------------------------------------------------------------------------------------
@@ -137,11 +130,10 @@ class Llama(Family):
         return add(x, change)
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """The mixing of tokens with each other. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+        """Tokens mixed with each other. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         return self.attention(x, weights.at(self.attention_name), layer)
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         facts = layer.attention
         q, k, v = self.queries_keys_values(x, weights, layer)
         q, k = self.heads(q, k, weights, facts)
@@ -151,12 +143,11 @@ class Llama(Family):
         return linear(attended, weights.at(self.output_name), self.facts.hidden_size, bias=self.has_output_bias)
 
     def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
-        """Of all heads. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]."""
+        """Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]."""
         facts = layer.attention
         return queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:
-        """The weights of queries, keys and values."""
         return weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")
 
     def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
@@ -170,19 +161,17 @@ class Llama(Family):
         return q, k
 
     def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
-        """Each head normed. Shape: [T, heads, 1, size]."""
         return self.norm(x, weights)
 
     def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm] | None:
-        """The norms of queries and keys that have been turned, None if there are none."""
+        """The norms of queries and keys that have been rotated."""
         return None
 
     def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """The heads' output as far as a gate lets it pass. `x`: what attention reads."""
+        """The heads' output, of which a gate may let a part pass. `x`: what attention reads."""
         return attended
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Shapes: [T, 1, hidden] -> the same."""
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, MlpFacts)
         size, activation, bias = facts.inner_size, facts.activation, self.has_mlp_bias
@@ -192,7 +181,6 @@ class Llama(Family):
         return gated_mlp(x, *self.gate_up_down(weights, size), size, activation, bias=bias)
 
     def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
-        """The matrices of a gated MLP."""
         first, *second, down = (weights.at(name) for name in self.mlp_names)
         gate, up = (first, second[0]) if second else halves(first, inner_size)
         return gate, up, down
@@ -210,7 +198,6 @@ def head_counts(config: Config) -> tuple[int, int]:
 
 
 def head_size(config: Config) -> int:
-    """The size of a head. Raises: ModelError if the heads do not divide the hidden size and no size is said."""
     hidden_size, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
     if "head_dim" not in config and hidden_size % num_heads:
         raise ModelError(

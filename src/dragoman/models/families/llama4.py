@@ -1,7 +1,6 @@
-"""Llama 4 (text): experts whose input is scaled, layers whose positions do not turn, in a context of one chunk of attention.
+"""Llama 4 (text): experts whose input is scaled, layers without rotation, in a context of one chunk of attention.
 
-Layers that turn see a chunk of 8,192 tokens, the one in which a token lies. Within the first one that is all tokens before,
-which is what is computed: the context ends with it.
+Layers that rotate see a chunk of 8,192 tokens. Only the first one is computed: the context ends with it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _KINDS = ("full_attention", "chunked_attention")
 
 
 class Llama4(WithExperts):
-    """Llama 4 Scout, Maverick and Guard, MobileLLM-R1: only texts, in a context of one attention chunk (8,192 tokens)."""
+    """Llama 4 Scout, Maverick and Guard, MobileLLM-R1."""
 
     architectures = ("Llama4ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
@@ -61,12 +60,10 @@ class Llama4(WithExperts):
         return layers
 
     def read_facts(self, config: Config) -> ModelFacts:
-        """In a context of one chunk."""
         facts = super().read_facts(config)
         return replace(facts, max_position=min(facts.max_position, self.chunk)) if self.has_chunks else facts
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Positions turn, or let queries grow."""
         facts = super().attention_facts(config, index)
         return facts if self.is_turned(index) else replace(facts, growth=self.growth)
 
@@ -74,7 +71,6 @@ class Llama4(WithExperts):
         return self.turns[index]
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """In every layer, in some, or in none."""
         if not self.expert_layers:
             config.skip("num_local_experts", "num_experts_per_tok")
             return None
@@ -84,7 +80,6 @@ class Llama4(WithExperts):
         return facts if index in self.expert_layers else None
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
-        """Dense ones have a size of their own."""
         inner_size, facts = config.count("intermediate_size_mlp", 16_384), super().mlp_facts(config, index)
         return facts if isinstance(facts, ExpertFacts) else replace(facts, inner_size=inner_size)
 
@@ -112,7 +107,7 @@ class Llama4(WithExperts):
 
 
 def _flags(config: Config, key: str, length: int) -> list[bool]:
-    """A list of zeros and ones, of which there may be more than layers; empty if there is none."""
+    """A list of zeros and ones, which may be longer than asked for; empty if there is none."""
     found = config.value(key, [])
     if found == []:
         return []

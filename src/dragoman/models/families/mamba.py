@@ -45,7 +45,6 @@ class Mamba(Family):
         return add(layer.keep(x), change)
 
     def part_norm(self, x: Node, name: str) -> Node:
-        """See `PartNorm`: there are none."""
         return x
 
 

@@ -16,7 +16,7 @@ _KEYS = ScanKeys(
     "chunk_size",
 )  # fmt: skip
 LONGEST = 1 << 20
-"""The context of models that tell no limit, and whose states take no more memory for more tokens."""
+"""The context of models without a limit, whose states take no more memory for more tokens."""
 
 
 class Mamba2(Family):

@@ -31,11 +31,9 @@ class MiniMaxM2(ChosenWithBias, Mixtral):
         super().__init__(config)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """Of the part of a head that is turned."""
         size = head_size(config)
         config.assume(rope_theta=5_000_000.0)
         return read_rotary(config, size, part=config.count("rotary_dim", size) / size)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
-        """Scored by sigmoids."""
         return replace(super().expert_facts(config, index), routing=RoutingRule("sigmoid", is_normalized=True))

@@ -13,7 +13,6 @@ class Mistral(Llama):
     architectures = ("MistralForCausalLM",)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """All, if there is a window."""
         return read_slides(config, lambda _index: "sliding_window" in config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:

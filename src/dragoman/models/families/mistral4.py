@@ -18,7 +18,7 @@ class GrowingQueries(Llama):
     growth: QueryGrowth | None = None
 
     def read_growing_rotary(self, config: Config, size: int, part: float | None = None) -> RotaryReading:
-        """The rotary rule; `self.growth` the other one."""
+        """The rotary rule; sets `self.growth` from the same description."""
         described = rotary_description(config)
         described.skip("max_position_embeddings")  # which config.json says as well
         weight = described.number("llama_4_scaling_beta", 0.0)
@@ -27,7 +27,6 @@ class GrowingQueries(Llama):
         return read_rotary(config, size, scaling=described, part=part)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With queries that grow."""
         return replace(super().attention_facts(config, index), growth=self.growth)
 
 
@@ -47,7 +46,6 @@ class Mistral4(GrowingQueries, LatentAttention, RoutedExperts):
     architectures = ("Mistral4ForCausalLM",)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """Of the part of a head that is turned, which may be said twice."""
         turned, size = self.latent.turned_size, self.latent.head_size
         reading = self.read_growing_rotary(config, size, turned / size)
         if reading.rule.size != turned:
@@ -55,7 +53,6 @@ class Mistral4(GrowingQueries, LatentAttention, RoutedExperts):
         return reading
 
     def routing_rule(self, config: Config) -> RoutingRule:
-        """The best experts of the groups that have the best pairs of them."""
         num_groups = config.count("n_group", 1)
         return RoutingRule(
             is_normalized=config.flag("norm_topk_prob", True),

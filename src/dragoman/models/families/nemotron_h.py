@@ -1,7 +1,4 @@
-"""Nemotron H: each layer is one of a scan, attention without positions, an MLP, or experts. No MLP has a gate.
-
-Source: arXiv:2504.03624.
-"""
+"""Nemotron H: each layer is a scan, attention without positions, an MLP, or experts. No gates. Source: arXiv:2504.03624."""
 
 from __future__ import annotations
 
@@ -132,7 +129,7 @@ class NemotronH(Family):
         return plain_mlp(x, up, down, inner_size, activation, bias=self.has_mlp_bias)
 
     def _routed(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
-        """By the expert that every token takes, and by others, which may read and write fewer numbers than a layer has."""
+        """By the expert for all tokens, and by others, which may read and write narrower vectors."""
         bias = weights.vector(facts.num_experts, "gate.e_score_correction_bias")
         routing = route(x, weights.at("gate"), facts, choice_bias=bias)
         inside = x
@@ -152,7 +149,6 @@ class NemotronH(Family):
 
 
 def _expert_weights(weights: Weights, num_experts: int) -> list[PlainExpertWeights]:
-    """Those of each expert, which may lie in two tensors for all."""
     if "up_proj" in weights:
         raised, lowered = weights.renamed(weight="up_proj"), weights.renamed(weight="down_proj")
         return [
@@ -164,7 +160,6 @@ def _expert_weights(weights: Weights, num_experts: int) -> list[PlainExpertWeigh
 
 
 def _kinds(config: Config) -> list[str]:
-    """The kind of each layer. Raises: ModelError."""
     pattern, listed = config.value("hybrid_override_pattern"), config.value("layers_block_type")
     if listed is None:
         listed = config.value("layer_types")

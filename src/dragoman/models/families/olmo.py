@@ -1,6 +1,4 @@
-"""OLMo: the first is Llama whose norms have no weights; 2 and 3 norm what comes out of attention and MLP, not what goes in,
-and queries and keys as a whole.
-"""
+"""OLMo: the first is Llama whose norms have no weights; 2 and 3 norm the outputs of attention and MLP, queries and keys."""
 
 from __future__ import annotations
 
@@ -28,17 +26,13 @@ class Olmo(Llama):
         super().__init__(config)
 
     def norm(self, x: Node, weights: Weights) -> Node:
-        """Of mean and variance."""
         return layer_norm(x, None, self.norm_epsilon)
 
     def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
-        """Cut off, if config.json says where."""
         return [clamped(part, self.clip) for part in super().queries_keys_values(x, weights, layer)]
 
 
 class Olmo2(Llama):
-    """OLMo 2."""
-
     architectures = ("Olmo2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     head_norms = "all"
@@ -51,10 +45,8 @@ class Olmo3(Olmo2):
     architectures = ("Olmo3ForCausalLM",)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """Of layers that see everything; `self.local_rotary` of the others."""
         full, self.local_rotary = read_two_rotaries(config, head_size(config), "rope_theta")
         return full
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every fourth layer sees everything."""
         return read_slides(config, all_but_every(4))

@@ -19,8 +19,6 @@ _OUT = -1e30  # the score of an expert that does not count: its exponential is 0
 
 
 class PhiExperts(Mixtral):
-    """Phi-3.5 MoE."""
-
     architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
     has_layer_norms = True
 
@@ -37,7 +35,7 @@ class PhiExperts(Mixtral):
         return Llama.attention_biases(self, config)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """With one magnitude for short and long contexts, as checkpoints have it."""
+        """Checkpoints have one magnitude for short and long contexts."""
         described = rotary_description(config)
         described.rename({"short_mscale": "attention_factor", "long_mscale": "attention_factor"})
         return read_rotary(config, head_size(config), scaling=described)

@@ -20,13 +20,10 @@ class Qwen2(Llama):
         return no_slides(config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Of queries, keys and values, always."""
         return True, False
 
 
 class Qwen3(Qwen2):
-    """Qwen 3."""
-
     architectures = ("Qwen3ForCausalLM",)
     head_norms: HeadNorms = "each"
 

@@ -87,18 +87,16 @@ class Qwen35(Llama):
         return linear(flat, weights.at("out_proj"), self.facts.hidden_size)
 
     def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
-        """Each in its own tensor."""
         return DeltaWeights(*(weights.at(f"in_proj_{name}") for name in ("qkv", "z", "b", "a")))
 
 
 def _alternating(weights: Weights, facts: AttentionFacts, part: int) -> Weights:
-    """The rows of queries (0), or of gates (1)."""
+    """The rows of queries (`part` 0), or of gates (1)."""
     rows = np.arange(2 * facts.query_width).reshape(facts.num_heads, 2, facts.head_size)
     return weights.at("q_proj").rows(rows[:, part].reshape(-1), 2 * facts.query_width)
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:
-    """For each layer: True if it attends."""
     num_layers, interval = config.count("num_hidden_layers"), config.count("full_attention_interval", 4)
     kinds = config.choices("layer_types", _LAYER_TYPES, num_layers)
     attends = tuple(kinds[i] == "full_attention" if kinds else (i + 1) % interval == 0 for i in range(num_layers))

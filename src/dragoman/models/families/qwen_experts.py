@@ -42,13 +42,12 @@ class WithSharedExpert(Qwen3Experts):
         return None if facts is None else replace(facts, shared_size=shared_size)
 
     def shared(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
-        """Times what the gate lets through."""
         gate = ops.sigmoid(linear(x, weights.at("shared_expert_gate"), 1)).output(0)
         return multiply(super().shared(x, weights, facts), gate)
 
 
 class Qwen2Experts(WithSharedExpert):
-    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with a gated expert that every token uses."""
+    """Qwen 1.5 MoE and Qwen 2 57B-A14B."""
 
     architectures = ("Qwen2MoeForCausalLM",)
     attention_biases = Qwen2.attention_biases

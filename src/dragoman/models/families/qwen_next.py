@@ -1,8 +1,4 @@
-"""Qwen 3.5 with experts, and Qwen3-Next, from which it came: gated delta rules, gated attention, experts in each layer.
-
-Does: join what `qwen3_5` and `qwen_experts` do, and say where checkpoints keep it. Does not: mix tokens or route.
-Sources: the Qwen3-Next and Qwen 3.5 releases.
-"""
+"""Qwen 3.5 with experts, and Qwen3-Next: gated delta rules, gated attention, experts everywhere. Source: their releases."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ class Qwen3Next(Qwen35, WithSharedExpert):
         super().__init__(config)
 
     def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
-        """Of two tensors, in which everything of a key's head and of the values' heads that read by it lies together.
+        """Parts of two tensors, in which each key's head lies together with the values' heads that read by it.
 
         GGUF files have the first one in two: queries, keys and values of all heads below each other, and the gate.
         """

@@ -1,6 +1,5 @@
-"""The text models of Qwen's models that see: Qwen 2 and 3 whose tokens have three positions.
+"""The text models of Qwen's models that see: their tokens have three positions, for `axes`.
 
-Does: require the positions, say where experts lie. Does not: see (`models.vision` does).
 Source: Qwen2-VL (arXiv:2409.12191), section 2.1; the Qwen3-VL release.
 """
 
@@ -14,19 +13,19 @@ from dragoman.models.families.qwen_next import Qwen35Experts
 
 
 class Qwen2Vision(Qwen2):
-    """Of Qwen2-VL and Qwen2.5-VL: the axes' sections lie one after the other."""
+    """Qwen2-VL and Qwen2.5-VL: the axes' sections lie one after the other."""
 
     axes = "sections"
 
 
 class Qwen3Vision(Qwen3):
-    """Of Qwen3-VL: the axes take turns."""
+    """Qwen3-VL: the axes take turns."""
 
     axes = "turns"
 
 
 class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
-    """Of Qwen3-VL with experts, which all lie in two tensors, stored by columns, or each in its own."""
+    """Experts that lie in two tensors, stored by columns, or each in its own."""
 
     are_turned = True
 
@@ -37,12 +36,8 @@ class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
 
 
 class Qwen35Vision(Qwen35):
-    """Of Qwen 3.5."""
-
     axes = "turns"
 
 
 class Qwen35VisionExperts(Qwen35Experts):
-    """Of Qwen 3.5 with experts."""
-
     axes = "turns"

@@ -1,7 +1,4 @@
-"""RecurrentGemma: two of three layers are gated linear recurrences, the others attend in a window.
-
-Source: arXiv:2404.07839.
-"""
+"""RecurrentGemma: two of three layers are gated recurrences, the others attend in a window. Source: arXiv:2404.07839."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ _FADING = -8.0  # at most as fast as e to this times softplus of its parameter
 
 
 class RecurrentGemma(Llama):
-    """RecurrentGemma 2B and 9B."""
-
     architectures = ("RecurrentGemmaForCausalLM",)
     layer_norms = LayerNorms("temporal_pre_norm", "channel_pre_norm")
     mlp_name = "mlp_block"
@@ -50,7 +45,6 @@ class RecurrentGemma(Llama):
         self.has_mlp_bias = True
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """The output has one in any case."""
         return config.flag("attention_bias"), True
 
     def read_facts(self, config: Config) -> ModelFacts:
@@ -73,7 +67,6 @@ class RecurrentGemma(Llama):
         return self.attention_facts(config, index) if self.attends[index] else self.recurrence
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
-        """Of half the size that is said."""
         activation = config.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
         return MlpFacts(config.count("intermediate_size", least=2) // 2, activation)
 
@@ -82,7 +75,6 @@ class RecurrentGemma(Llama):
         return self.attention(x, block, layer) if self.attends[layer.index] else self._recurrent(x, block, layer)
 
     def _recurrent(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         width = self.recurrence.width
         sides = [weights.at("linear_x"), weights.at("linear_y")]
         inner, gate = linears(x, sides, [width, width], bias=True, is_fused=True)
@@ -97,7 +89,7 @@ class RecurrentGemma(Llama):
         )
 
     def _head_gates(self, x: Node, weights: Weights, name: str, layer: LayerInputs) -> Node:
-        """Gates of each head by its own matrix, which are small and stay in f32. Shapes: [T, 1, width] -> [T, 1, width]."""
+        """Gates of each head by its own small matrix, in f32. Shapes: [T, 1, width] -> [T, 1, width]."""
         num_heads = next(iter(self.facts.attention_layers.values())).num_heads
         size = self.recurrence.width // num_heads
         matrices = np.asarray(weights.tensor((num_heads, size, size), f"{name}_weight"), np.float32)

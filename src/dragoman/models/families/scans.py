@@ -1,8 +1,4 @@
-"""Selective scans by heads (Mamba 2), as layers of several families have them.
-
-Does: read how config.json tells of them, and put such a layer together. Does not: compute states (`blocks.recurrence` does).
-Source: Mamba 2, arXiv:2405.21060.
-"""
+"""Selective scans by heads (Mamba 2), as layers of several families have them. Source: Mamba 2, arXiv:2405.21060."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from dragoman.models.weights import Weights
 
 @dataclass(frozen=True)
 class ScanKeys:
-    """The keys of config.json. `bias`: of projections, `out_bias`: of the one that goes out, if it is another one's."""
+    """The keys of config.json. `bias`: of projections, `out_bias`: of the output's."""
 
     heads: str = "mamba_n_heads"
     head_size: str = "mamba_d_head"
@@ -39,7 +35,6 @@ class ScanKeys:
     chunk: str = "mamba_chunk_size"
 
     def skip(self, config: Config) -> None:
-        """Have all of them read, of a model without such layers."""
         config.skip(*{getattr(self, field.name) for field in fields(self)}, "time_step_limit")
 
 
@@ -59,7 +54,7 @@ class Scan:
 def read_scan(
     config: Config, epsilon: float, keys: ScanKeys, *, inner_width: int | None = None, activation: str = "hidden_act"
 ) -> Scan:
-    """The scan that config.json tells of. `inner_width` None = as the expansion says. Raises: ModelError."""
+    """The scan of config.json. `inner_width` None = as the expansion says. Raises: ModelError."""
     config.skip(keys.chunk, keys.expansion, "time_step_rank")
     config.choice(activation, ("silu", "swish"), "silu")
     num_heads, num_groups = config.count(keys.heads), config.count(keys.groups, 1)
@@ -80,7 +75,6 @@ def read_scan(
 
 
 def read_step_limits(config: Config) -> tuple[float, float]:
-    """Of how much a token may count. Raises: ModelError."""
     limits = config.value("time_step_limit", [0.0, float("inf")])
     if isinstance(limits, list) and len(limits) == 2:  # some write infinity as a word, or as {"__float__": "Infinity"}
         numbers = [each.get("__float__", "") if isinstance(each, dict) else each for each in limits]
@@ -95,9 +89,9 @@ def read_step_limits(config: Config) -> tuple[float, float]:
 
 
 def scanned(x: Node, weights: Weights, layer: LayerInputs, scan: Scan, factors: tuple[float, ...] = (1.0,) * 5) -> Node:
-    """The layer's output for x. `factors`: of the gate, of values, keys and queries, and of steps.
+    """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps.
 
-    Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps.
+    `factors`: of the gate, of values, keys and queries, and of steps.
     """
     facts, hidden_size = scan.facts, layer.step.facts.hidden_size
     inner, mixed_width = facts.inner_width, facts.convolution.width

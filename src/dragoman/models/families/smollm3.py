@@ -8,8 +8,6 @@ from dragoman.models.families.windows import all_but_every, no_slides, read_slid
 
 
 class SmolLM3(Llama):
-    """SmolLM3 3B."""
-
     architectures = ("SmolLM3ForCausalLM",)
     is_tied = True
 
@@ -22,7 +20,6 @@ class SmolLM3(Llama):
         return no_slides(config)
 
     def read_turns(self, config: Config) -> tuple[bool, ...]:
-        """For each layer: True if it turns; no_rope_layers has a 1 for these."""
         num_layers = config.count("num_hidden_layers")
         interval = config.count("no_rope_layer_interval", 4)
         if "no_rope_layers" in config:

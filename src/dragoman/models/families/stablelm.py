@@ -27,7 +27,6 @@ class StableLm(Llama):
         super().__init__(config)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Of queries, keys and values alone."""
         return config.flag("use_qkv_bias"), False
 
     def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:

@@ -7,8 +7,6 @@ from dragoman.models.families.mistral import Mistral
 
 
 class Starcoder2(Mistral):
-    """StarCoder2 3B, 7B, 15B."""
-
     architectures = ("Starcoder2ForCausalLM",)
     epsilon = ("norm_epsilon", 1e-5)
     has_layer_norms = True
@@ -22,6 +20,5 @@ class Starcoder2(Mistral):
         self.has_mlp_bias = self.has_output_bias
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Everywhere or nowhere."""
         has_bias = config.flag("use_bias", True)
         return has_bias, has_bias

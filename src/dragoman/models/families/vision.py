@@ -1,8 +1,4 @@
-"""Checkpoints that also see: the text's part of config.json, where its tensors lie, and which tower they have.
-
-Does: choose the text's family and that of the tower, say what of the checkpoint is not for text. Does not: look at pictures
-(`models.vision` does). Called through `families.read_model` when a model is loaded.
-"""
+"""Checkpoints that also see: chooses the text's family and the tower, and knows which keys and tensors are not for text."""
 
 from __future__ import annotations
 
@@ -178,7 +174,6 @@ def internvl_text_model(config: Config) -> Family:
 
 
 def find_tower(architecture: str) -> type[VisionFamily] | None:
-    """The tower that embeds the pictures of an architecture; None if only its texts are understood."""
     if architecture not in TOWERS:
         return None
     module, _, name = TOWERS[architecture].partition(".")

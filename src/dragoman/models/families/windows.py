@@ -1,8 +1,4 @@
-"""Reads from config.json which of a decoder's layers see only a window of the tokens before them.
-
-Does: read the layers' kinds and the window. Does not: know families; each says what its layers are where nothing is written.
-Called by the families when a model is loaded.
-"""
+"""Reads from config.json which of a decoder's layers see only a window of the tokens before them."""
 
 from __future__ import annotations
 
@@ -14,10 +10,7 @@ _KINDS = ("full_attention", "sliding_attention")
 
 
 def read_slides(config: Config, is_sliding: Callable[[int], bool]) -> tuple[bool, ...]:
-    """For each layer whether it sees only a window. `is_sliding`: asked by index if config.json has no layer_types.
-
-    Raises: ModelError if layer_types has kinds that are not known.
-    """
+    """For each layer: True if it sees only a window. `is_sliding`: the default by index. Raises: ModelError."""
     num_layers = config.count("num_hidden_layers")
     kinds = config.choices("layer_types", _KINDS, num_layers)
     config.skip("sliding_window", "sliding_window_pattern", "_sliding_window_pattern")
@@ -33,7 +26,7 @@ def no_slides(config: Config) -> tuple[bool, ...]:
 
 
 def read_window(config: Config) -> int:
-    """The tokens that a window holds; 0 if it holds the whole context, and so is none. Raises: ModelError."""
+    """The tokens that a window holds; 0 if it holds the whole context. Raises: ModelError."""
     window = config.count("sliding_window")
     return window if window < config.count("max_position_embeddings") else 0
 

@@ -1,6 +1,6 @@
 """Zamba 2: every layer scans; before some of them one of a few transformer blocks reads the embeddings once more.
 
-Such a block serves many layers, each of which has adapters (of low rank) of its own for it. Source: arXiv:2411.15242.
+Such a block serves many layers, each of which has its own adapters of low rank for it. Source: arXiv:2411.15242.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _EMBEDDINGS = "embeddings"
 
 
 class Zamba2(Family):
-    """Zamba 2 of 1.2B, 2.7B and 7B; a block that several layers share is in memory once."""
-
     architectures = ("Zamba2ForCausalLM",)
     final_norm = "final_layernorm"
     is_tied: bool = True
@@ -83,7 +81,6 @@ class Zamba2(Family):
         return self.read_ends(config, layers, rotary.max_position)
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
-        """With the embeddings, and where the blocks lie, handed on."""
         step.handed_on[_EMBEDDINGS] = x
         self.blocks = [body.at(f"{self.layers}.{index}.shared_transformer") for index in self.users[: self.num_blocks]]
         return x
@@ -100,7 +97,7 @@ class Zamba2(Family):
         return scanned(self.norm(x, weights.at("input_layernorm")), weights.at("mamba"), layer, self.scan)
 
     def _shared(self, x: Node, block: Weights, user: int, layer: LayerInputs) -> Node:
-        """A transformer block for that of its users, without residuals. Shapes: [T, 1, hidden] -> the same."""
+        """A transformer block for one of its users, without residuals. Shapes: [T, 1, hidden] -> the same."""
         facts, attention, mlp = layer.attention, block.at("self_attn"), block.at("feed_forward")
         both = ops.concat([x, layer.step.handed_on[_EMBEDDINGS]], -1).output(0)
         normed = self.norm(both, block.at("input_layernorm"))

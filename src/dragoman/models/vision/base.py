@@ -1,8 +1,4 @@
-"""The base of a family's vision part: the processor of pictures, their place in prompts, and the tower that embeds them.
-
-Does: define the interface of towers. Does not: name any. Each is a subclass in a file of its own; `families.vision`
-lists them. Processors are pure and used on any thread; graphs are built once per start, on the thread that loads.
-"""
+"""The base of a family's vision part: the processor of pictures, and the tower that embeds them."""
 
 from __future__ import annotations
 
@@ -50,34 +46,23 @@ class TowerGraph(NamedTuple):
 
 
 class VisionFamily(ABC):
-    """The seeing part of one model, made from its config.json. `facts`: how its decoder takes pictures in.
-
-    `prefixes`: patterns, from the start of a name, of the tensors that are its own: none of them may be left unread.
-    """
+    """The seeing part of one model. `facts`: how its decoder takes pictures in. `prefixes`: patterns of its own tensors."""
 
     facts: PictureFacts
     prefixes: tuple[str, ...]
 
     @abstractmethod
     def __init__(self, config: Config, hidden_size: int) -> None:
-        """`config`: the whole config.json; `hidden_size`: the decoder's.
-
-        Raises: ModelError naming a key that is missing, inconsistent or not supported.
-        """
+        """`config`: the whole config.json; `hidden_size`: the decoder's. Raises: ModelError, as the other two."""
 
     @abstractmethod
-    def processor(self, described: Config) -> PictureProcessor:
-        """The processor of pictures that preprocessor_config.json describes. Raises: ModelError, as the constructor."""
+    def processor(self, described: Config) -> PictureProcessor: ...
 
     @abstractmethod
-    def tower(self, weights: Weights) -> TowerGraph:
-        """The tower, made of nodes. Raises: ModelError."""
+    def tower(self, weights: Weights) -> TowerGraph: ...
 
     def build(self, weights: Weights) -> list[ov.Model]:
-        """The tower's parts, half a layer each; its weights are complete when the storage's parts have finished.
-
-        Raises: ModelError if tensors are missing, have other shapes, or are there and nobody knows what for.
-        """
+        """The tower's parts, half a layer each, complete when the storage's parts have finished. Raises: ModelError."""
         embeddings, inputs = self.tower(weights)
         embeddings.set_names({EMBEDDINGS})
         graph = ov.Model([embeddings], inputs, "tower")

@@ -1,6 +1,4 @@
-"""The blocks of towers: patches, attention in which every patch sees every other, layers.
-
-Does: make nodes. Does not: know families, or read configs. Used by towers while a graph is built, once per start.
+"""The blocks of towers: patches, attention in which every patch sees every other, layers. Towers call them to build a graph.
 
 Shapes: N tiles of P patches each; a tile is a picture, or a part of one that is as large as the tower's pictures are.
 """
@@ -26,8 +24,6 @@ from dragoman.models.weights import Weights
 
 
 class LayerNames(NamedTuple):
-    """The names of a layer's parts."""
-
     first_norm: str = "layer_norm1"
     query: str = "self_attn.q_proj"
     key: str = "self_attn.k_proj"
@@ -55,7 +51,6 @@ def tower_input(name: str, *shape: int, dtype: Any = ov.Type.f32) -> Any:
 
 
 def dense_tensor(weights: Weights, shape: tuple[int, ...], name: str = "weight") -> Array:
-    """A tensor of numbers, as it is stored. Raises: ModelError."""
     tensor = weights.tensor(shape, name)
     if isinstance(tensor, PackedMatrix):
         raise ModelError(f"a tensor of {list(shape)} of the tower is packed, allowed: numbers")
@@ -63,10 +58,9 @@ def dense_tensor(weights: Weights, shape: tuple[int, ...], name: str = "weight")
 
 
 def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int, *, bias: bool) -> Node:
-    """Each patch by one matrix; what the picture has beyond whole patches is left out.
+    """Each patch by one matrix; pixels beyond whole patches are left out.
 
-    Shapes: pixels f32 [N, channels, height, width], weight [size, channels, patch, patch] -> [N, P, size], rows of patches
-    one after the other.
+    Shapes: pixels f32 [N, channels, height, width], weight [size, channels, patch, patch] -> [N, P, size], row by row.
     """
     channels, height, wide = (int(pixels.get_partial_shape()[axis].get_length()) for axis in (1, 2, 3))
     rows, columns = height // patch_size, wide // patch_size
@@ -90,10 +84,9 @@ def patch_vectors(patches: Node, weights: Weights, kernel: tuple[int, ...], *, b
 
 
 def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None = None) -> Node:
-    """Attention of all patches of a tile over all of them, scaled by the root of a head's size.
+    """Attention of all patches of a tile over all of them. `mask`: f32 [N, 1, 1, P], added to the scores.
 
-    `mask`: what is added to the scores. Shapes: [N, P, heads * size], three times -> [N, P, heads * size]; mask f32
-    [N, 1, 1, P].
+    Shapes: [N, P, heads * size], three times -> [N, P, heads * size].
     """
     # 0: as long as it is there
     shape = integers(0, 0, num_heads, width(q) // num_heads)
@@ -127,17 +120,15 @@ def encoder_layer(
 
 
 def skip_layer(weights: Weights, names: LayerNames = LayerNames()) -> None:  # noqa: B008
-    """A layer that the checkpoint has and the tower does not need."""
     weights.skip(*(f"{name}.{part}" for name in names for part in ("weight", "bias")))
 
 
 def transpose(x: Node, *order: int) -> Node:
-    """x with its axes in that order."""
     return ops.transpose(x, integers(*order)).output(0)
 
 
 def rows_before(x: Node, row: Array) -> Node:
-    """x with one row more, the same before each tile's. Shapes: x [N, P, hidden], row [hidden] -> [N, P + 1, hidden]."""
+    """x with the same row before each tile's. Shapes: x [N, P, hidden], row [hidden] -> [N, P + 1, hidden]."""
     num_tiles = ops.gather(ops.shape_of(x), integers(0), ops.constant(np.int64(0)))
     shape = ops.concat([num_tiles, integers(1, len(row))], axis=0)
     first = ops.broadcast(constant(row.reshape(1, 1, -1)), shape)

@@ -1,8 +1,4 @@
-"""Reads how a checkpoint's pictures are prepared, from the one or two files that checkpoints have for it.
-
-Does: bring preprocessor_config.json and processor_config.json together, which a config.json of OpenGVLab's own layout makes
-needless. Does not: understand them (towers do). Called when a model is loaded, on any thread.
-"""
+"""Reads how a checkpoint's pictures are prepared: preprocessor_config.json and processor_config.json as one object."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ _NOT_FOR_PICTURES = frozenset(
 
 
 def is_described(model_dir: Path) -> bool:
-    """True if the checkpoint describes how its pictures are prepared."""
     if is_gguf(model_dir):
         return model_text(model_dir, IMAGES) is not None
     return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file() or _describes_itself(model_dir)
@@ -34,9 +29,7 @@ def is_described(model_dir: Path) -> bool:
 def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) -> Config:
     """All that the files say of pictures, as one object.
 
-    preprocessor_config.json describes them; newer checkpoints have that as `image_processor` in processor_config.json,
-    beside texts of tokens. What the first file says counts, and `changes` before it.
-    Raises: ModelError if neither is there, or one cannot be read.
+    The first file counts before the second one's `image_processor`, and `changes` before both. Raises: ModelError.
     """
     images, both = model_dir / IMAGES, model_dir / BOTH
     beside: dict[str, Any] = read_json(both) if both.exists() else {}
@@ -50,6 +43,5 @@ def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) ->
 
 
 def _describes_itself(model_dir: Path) -> bool:
-    """True if config.json has the whole description."""
     path = model_dir / "config.json"
     return path.is_file() and is_own_layout(read_json(path))

@@ -1,7 +1,6 @@
-"""Gemma 3: SigLIP's patches pooled to a fixed number, which see each other in the decoder.
+"""Gemma 3: SigLIP's patches pooled to a fixed number, which see each other in the decoder. Source: arXiv:2503.19786.
 
-Does: read what config.json and preprocessor_config.json say of pictures, build the tower with its projector. Does not: cut
-pictures into crops (pan and scan, which the reference does only where a call asks for it). Source: arXiv:2503.19786.
+Does not cut pictures into crops (pan and scan): the reference does that only where a call asks for it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ _PROJECTION = "mm_input_projection_weight"
 
 
 class Gemma3(VisionFamily):
-    """Gemma 3 of 4B parameters and more."""
-
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -45,7 +42,6 @@ class Gemma3(VisionFamily):
             raise config.error("mm_tokens_per_image", f"a square number of which {patches} patches can be pooled")
 
     def processor(self, described: Config) -> PictureProcessor:
-        """As the reference's processor prepares pictures."""
         pixels.read_kind(described, ("Gemma3",))
         size = self.transformer.image_size
         steps = pixels.read_steps(described, 224, crops=False, numbers=(pixels.HALVES, pixels.HALVES))

@@ -1,7 +1,6 @@
-"""Gemma 4: pictures of nearly their own shape in a tower whose patches are turned by column and row, pooled by squares.
+"""Gemma 4: pictures of nearly their own shape in a tower that rotates heads by column and row, pooled by squares.
 
-Does: read what config.json and preprocessor_config.json say of pictures, prepare them, build the tower with its projection.
-Does not: choose the decoder (`families.vision` does), hear, or see films. Source: the Gemma 4 release.
+Neither hears nor sees films. Source: the Gemma 4 release.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ _ASSUMED = {
 
 
 class Gemma4(VisionFamily):
-    """The seeing part of Gemma 4."""
-
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?embed_vision\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -95,7 +92,6 @@ class Gemma4(VisionFamily):
         return Gemma4Pictures(described, self.cut, self.num_places, self.longest)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """From patches to embeddings of squares of them."""
         patches = tower_input(PATCHES, -1, self.cut.width)
         across, down, squares = (tower_input(name, -1, dtype=ov.Type.i64) for name in (_COLUMNS, _ROWS, _SQUARES))
         known = "patch_embedder.input_proj.weight", "embedding_projection.weight"
@@ -123,7 +119,6 @@ class Gemma4(VisionFamily):
         return TowerGraph(rows, [patches, across, down, squares])
 
     def _layer(self, x: Node, weights: Weights, angles: list[Angles]) -> Node:
-        """Every patch sees every other; then an MLP; norms before and behind both. Shapes: [patches, size] -> the same."""
         attended = self._attention(rms_norm(x, weights.at("input_layernorm"), self.epsilon), weights, angles)
         x = end_of_part(add(x, rms_norm(attended, weights.at("post_attention_layernorm"), self.epsilon)))
         normed, mlp = rms_norm(x, weights.at("pre_feedforward_layernorm"), self.epsilon), weights.at("mlp")
@@ -132,7 +127,6 @@ class Gemma4(VisionFamily):
         return end_of_part(add(x, rms_norm(lowered, weights.at("post_feedforward_layernorm"), self.epsilon)))
 
     def _attention(self, x: Node, weights: Weights, angles: list[Angles]) -> Node:
-        """Queries, keys and values normed; scores are not scaled."""
         part, size = weights.at("self_attn"), self.head_size
         heads = [
             reshape(self._linear(x, part.at(f"{name}_proj"), self.num_heads * size), -1, self.num_heads, 1, size)
@@ -150,7 +144,7 @@ class Gemma4(VisionFamily):
         return self._linear(attended, part.at("o_proj"), self.size)
 
     def _linear(self, x: Node, weights: Weights, num_rows: int) -> Node:
-        """A product, what goes into it and what comes out held within bounds where the checkpoint has them."""
+        """A product whose input and output are held within bounds where the checkpoint has them."""
         product = weights.at("linear")
         if not self.is_clipped:
             return linear(x, product, num_rows)
@@ -158,14 +152,13 @@ class Gemma4(VisionFamily):
 
 
 def _turned(x: Node, angles: list[Angles]) -> Node:
-    """Heads whose first half is turned by the column, the second by the row. Shape: [patches, heads, 1, size]."""
+    """Heads rotated by the column in their first half, by the row in the second. Shape: [patches, heads, 1, size]."""
     half = int(x.get_partial_shape()[3].get_length()) // 2
     across, down = angles
     return concat([apply_rotary(columns(x, 0, half), across), apply_rotary(columns(x, half, 2 * half), down)])
 
 
 def _clipped(x: Node, weights: Weights, name: str) -> Node:
-    """x within the bounds of that name."""
     least, most = (float(dense_tensor(weights, (), f"{name}_{end}")) for end in ("min", "max"))
     return ops.clamp(x, max(least, -3e38), min(most, 3e38)).output(0)
 
@@ -178,10 +171,7 @@ class Gemma4Pictures:
     """
 
     def __init__(self, described: Config, cut: Cut, num_places: int, longest: int | None) -> None:
-        """`num_places`: that a row or a column may have; `longest`: embeddings of a picture, None = any number.
-
-        Raises: ModelError naming a key that is wrong or not supported.
-        """
+        """`num_places`: most patches of a row or a column; `longest`: embeddings of a picture, None = any number."""
         pixels.read_kind(described, ("Gemma4",))
         described.assume(patch_size=16, pooling_kernel_size=3)
         described.expect(do_resize=True, patch_size=cut.patch, pooling_kernel_size=cut.merge)
@@ -219,7 +209,6 @@ class Gemma4Pictures:
         }
 
     def _size(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Width and height that the picture is resized to."""
         most, side = min(self._most, _COUNTS[0]) if detail == "low" else self._most, self._cut.side
         scale = math.sqrt(most * side**2 / (height * width))
         wide, high = math.floor(scale * width / side), math.floor(scale * height / side)

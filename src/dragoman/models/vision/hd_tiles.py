@@ -1,9 +1,7 @@
-"""Phi-3.5-vision's pictures: as many tiles as fit the picture's shape, a copy of all of it as one tile more.
+"""Phi-3.5-vision's pictures: as many tiles as fit the picture's shape, and a copy of all of it as one tile more.
 
-Does: make tiles, say how their embeddings lie: those of the tiles as one picture, a separator behind each row, another one
-between the tiles and the copy. Does not: know towers, or where separators come from. Used on any thread.
-Sources: InternLM-XComposer2-4KHD, arXiv:2404.06512 ("HD transform"); Phi-3, arXiv:2404.14219, section 7.1; the processor
-that comes with the checkpoint.
+The tiles' embeddings lie as one picture, a separator behind each row, another one between the tiles and the copy.
+Pure; used on any thread. Sources: arXiv:2404.06512 ("HD transform"); Phi-3, arXiv:2404.14219, section 7.1.
 """
 
 from __future__ import annotations
@@ -39,10 +37,7 @@ class HdLayout:
     most: int
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height that the picture gets, before what is missing to whole tiles is added.
-
-        Raises: ValueError, one line, if nothing would be left of its shorter side.
-        """
+        """Width and height, not yet of whole tiles. Raises: ValueError, one line, if the shorter side would become empty."""
         longer, shorter = max(width, height), min(width, height)
         ratio, count = longer / shorter, 1
         while (count + 1) * ceil((count + 1) / ratio) <= self.most:
@@ -54,12 +49,10 @@ class HdLayout:
         return (long, short) if width >= height else (short, long)
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
-        """Rows and columns of tiles. Raises: ValueError, as `size`."""
         wide, high = self.size(width, height)
         return ceil(high / TILE), ceil(wide / TILE)
 
     def num_embeddings(self, width: int, height: int) -> int:
-        """Of tiles, copy and separators. Raises: ValueError, as `size`."""
         down, across = self.grid(width, height)
         return (down * across + 1) * SIDE**2 + 1 + (down + 1) * SIDE
 
@@ -78,7 +71,6 @@ class HdPictures:
     """See `PictureProcessor`. With detail "low" a picture is one tile, and the copy."""
 
     def __init__(self, described: Config) -> None:
-        """Raises: ModelError."""
         pixels.read_kind(described, ("Phi3V",))
         most = described.count("num_crops", 1)
         if most > _MOST_TILES:
@@ -90,12 +82,10 @@ class HdPictures:
         pixels.refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """A placeholder for each embedding."""
         count = self._layout_of(detail).num_embeddings(width, height)
         return PictureLayout(PLACEHOLDER * count, count)
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """The copy, the tiles, and how their embeddings lie."""
         layout = self._layout_of(detail)
         size, (down, across) = layout.size(picture.width, picture.height), layout.grid(picture.width, picture.height)
         padded = _centered(_resized(pixels.as_image(picture), size), across * TILE, down * TILE)
@@ -113,7 +103,7 @@ def _corners(down: int, across: int) -> list[tuple[int, int]]:
 
 
 def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The picture in that size, as the reference does it: lying, whose sides are resized one after the other."""
+    """The picture in that size, turned while it is resized: Pillow's first axis counts."""
     if image.width >= image.height:
         return image.resize(size, Image.Resampling.BILINEAR)
     lying = image.transpose(Image.Transpose.TRANSPOSE).resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -121,7 +111,6 @@ def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def _centered(image: Image.Image, width: int, height: int) -> Image.Image:
-    """The picture with white around it."""
     whole = Image.new("RGB", (width, height), _WHITE)
     whole.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
     return whole
@@ -130,7 +119,7 @@ def _centered(image: Image.Image, width: int, height: int) -> Image.Image:
 def _shrunk(numbers: Array, axis: int, times: int) -> Array:
     """The numbers with an axis `times` times shorter, by bicubic interpolation of single places (A = -0.75).
 
-    Each new number is taken at the middle of `times` places: on one if `times` is odd, else between two.
+    A new number lies in the middle of `times` places: on one if `times` is odd, else between two.
     """
     middle = np.arange(numbers.shape[axis] // times) * times + times // 2
     if times % 2:

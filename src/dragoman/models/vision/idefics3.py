@@ -1,10 +1,7 @@
-"""Idefics3 and SmolVLM: square tiles of a picture and the whole of it, each embedded by a SigLIP tower.
+"""Idefics3 and SmolVLM: square tiles of a picture, then a copy of all of it, each embedded by a SigLIP tower.
 
-Does: the processor and the tower. Does not: choose the decoder (`families.vision` does). Sources: arXiv:2408.12637;
-arXiv:2504.05299; Idefics3ImageProcessor and SmolVLMImageProcessor of transformers 4.57, which compute the same.
-
-A picture is resized so that its longer side is `size`, then to whole tiles, so that nothing is padded. Its tiles come
-first, then a copy of it that is one tile large. A picture of one tile is not cut, and none is without do_image_splitting.
+A picture is resized so that its longer side is `size`, then to whole tiles. A picture of one tile is not cut.
+Sources: arXiv:2408.12637; arXiv:2504.05299; Idefics3ImageProcessor of transformers 4.57.
 """
 
 from __future__ import annotations
@@ -51,8 +48,6 @@ _ASSUMED: dict[str, Any] = {
 
 
 class Idefics3(VisionFamily):
-    """The seeing part of an Idefics3 or SmolVLM."""
-
     prefixes = (r"model\.vision_model\.", r"model\.connector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -74,7 +69,6 @@ class Idefics3(VisionFamily):
         return Idefics3Processor(described, self.transformer.image_size, self.num_embeddings)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """See `VisionFamily.tower`; takes `PIXELS`."""
         shape, last = self.transformer, self.transformer.num_layers
         pixels = tower_input(PIXELS, -1, 3, shape.image_size, shape.image_size)
         body = weights.at("model.vision_model")
@@ -87,7 +81,6 @@ class Idefics3Processor:
     """See `PictureProcessor`. With detail "low" a picture is not cut, as with do_image_splitting false."""
 
     def __init__(self, described: Config, tile_size: int, num_embeddings: int) -> None:
-        """`num_embeddings`: of a tile. Raises: ModelError."""
         read_kind(described, ("Idefics3", "SmolVLM"))
         described.expect(do_resize=True)
         self.values = read_values(described, HALVES, HALVES)
@@ -144,7 +137,7 @@ class Idefics3Processor:
 
 
 def _scaled(width: int, height: int, longest_edge: int) -> tuple[int, int]:
-    """Width and height with the longer side as told; the shorter one even, as whole numbers fall, and at least 1."""
+    """Width and height with the longer side as told; the shorter one even, rounded as the reference does."""
     ratio = width / height
     if width >= height:
         width, height = longest_edge, _even(longest_edge / ratio)

@@ -1,11 +1,7 @@
 """InternVL 2.5 and 3: a picture in as many tiles as fit its shape, and a small copy of all of it, each by an InternViT.
 
-Source: InternVL 1.5, arXiv:2404.16821, section 3.2 (tiles), and InternVL 2.5, arXiv:2412.05271; checkpoints as transformers
-lays them out. The reference processor is the slow GotOcr2ImageProcessor of transformers 4.57 as InternVLProcessor calls it,
-which always cuts, whatever crop_to_patches of the file says.
-
-Does: the processor and the tower. Does not: choose the decoder (`families.vision` does), or know OpenGVLab's own layout
-(`internvl_chat` does).
+Sources: arXiv:2404.16821, section 3.2 (tiles); arXiv:2412.05271; the slow GotOcr2ImageProcessor of transformers 4.57 as
+InternVLProcessor calls it, which always cuts, whatever crop_to_patches of the file says.
 """
 
 from __future__ import annotations
@@ -46,8 +42,6 @@ _PROJECTOR_EPSILON = 1e-5
 
 
 class TowerNames(NamedTuple):
-    """A checkpoint's names for the parts of its tower, below `embeddings` and in a layer."""
-
     class_row: str = "cls_token"
     patches: str = "patch_embeddings.projection"
     places: str = "position_embeddings"
@@ -61,14 +55,13 @@ class TowerNames(NamedTuple):
 
 
 class InternVision:
-    """The tower: patches behind a row that is none of them, through layers whose halves are scaled by learned vectors."""
+    """The tower: patches behind a class row, through layers whose halves are scaled by learned vectors."""
 
     names: ClassVar[TowerNames] = TowerNames()
     head_norm_epsilon: float = 1e-6
     """Of queries and keys, whatever layer_norm_eps says."""
 
     def __init__(self, config: Config) -> None:
-        """`config`: the vision_config. Raises: ModelError."""
         self.size = config.count("hidden_size", 1024)
         self.num_layers = config.count("num_hidden_layers", 24)
         self.num_heads = config.count("num_attention_heads", 16)
@@ -129,7 +122,6 @@ class InternVision:
         return linear(attended, weights.at(self.names.output), self.size, bias=True)
 
     def projections(self, weights: Weights) -> list[Weights]:
-        """The weights of a layer's queries, keys and values."""
         return [weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")]
 
     def _norm(self, x: Node, weights: Weights) -> Node:
@@ -140,8 +132,6 @@ class InternVision:
 
 
 class InternVL(VisionFamily):
-    """The seeing part of an InternVL."""
-
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -159,7 +149,6 @@ class InternVL(VisionFamily):
         return InternVLProcessor(described, self.vision.image_size, self.num_embeddings)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """See `VisionFamily.tower`; takes `PIXELS`."""
         pixels = tower_input(PIXELS, -1, 3, self.vision.image_size, self.vision.image_size)
         rows = self.vision.rows(pixels.output(0), self.tower_weights(weights))
         norm, up, down = self.projector(weights)
@@ -167,25 +156,19 @@ class InternVL(VisionFamily):
         return TowerGraph(projected(x, up, down, (self.hidden_size,) * 2, self.activation), [pixels])
 
     def tower_weights(self, weights: Weights) -> Weights:
-        """Those of the tower, wherever the checkpoint keeps them."""
         return found_at(weights, ("vision_tower", "model.vision_tower"), "embeddings.cls_token")
 
     def projector(self, weights: Weights) -> tuple[Weights, Weights, Weights]:
-        """The projector between tower and decoder: a norm and two matrices."""
         projector = projector_weights(weights)
         return projector.at("layer_norm"), projector.at("linear_1"), projector.at("linear_2")
 
 
 class InternVLProcessor:
-    """See `PictureProcessor`. With detail "low" a picture is one tile.
-
-    `has_whole`: behind several tiles comes the picture as a whole.
-    """
+    """See `PictureProcessor`. With detail "low" a picture is one tile. `has_whole`: a copy of it follows several tiles."""
 
     has_whole: bool = True
 
     def __init__(self, described: Config, tile_size: int, num_embeddings: int) -> None:
-        """`num_embeddings`: of a tile. Raises: ModelError."""
         read_kind(described, ("GotOcr2",))
         # The reference resizes tiles with this filter whatever the file says, and whole pictures with the file's.
         if read_resample(described) != Image.Resampling.BICUBIC:
@@ -212,7 +195,6 @@ class InternVLProcessor:
 
     @property
     def placeholder(self) -> str:
-        """The placeholder of one embedding."""
         return self.marker
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
@@ -225,7 +207,6 @@ class InternVLProcessor:
         return {PIXELS: stacked(tiles, self.values)}
 
     def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Columns and rows of tiles."""
         return (1, 1) if detail == "low" else nearest_grid(self.grids, width, height, self.tile_size)
 
 
@@ -239,7 +220,6 @@ def read_factor(config: Config, side: int) -> int:
 
 
 def read_side(config: Config, key: str, default: int) -> int:
-    """A number, or two equal ones. Raises: ModelError."""
     if not isinstance(config.value(key), list):
         return config.count(key, default)
     height, width = config.numbers(key, 2, least=1)

@@ -1,10 +1,6 @@
-"""InternVL 2, 2.5 and 3 in OpenGVLab's own layout: the same tower and tiles, described and named otherwise.
+"""InternVL 2, 2.5 and 3 in OpenGVLab's own layout: `internvl`'s tower and tiles, described and named otherwise.
 
-Source: the code of OpenGVLab/InternVL (configuration_internvl_chat.py, modeling_intern_vit.py, modeling_internvl_chat.py),
-and what its model cards do to a picture, which no file of a checkpoint describes.
-
-Does: read the layout's config.json, name its tensors, prepare pictures by it. Does not: compute anything that `internvl`
-does not, or look for the placeholder's id (`placeholders` does). Used while a model is loaded; the processor on any thread.
+Source: the code of OpenGVLab/InternVL, and its model cards: no file of a checkpoint describes the pictures.
 """
 
 from __future__ import annotations
@@ -55,8 +51,6 @@ _OF_OTHER_PROCESSORS = "crop_size crop_to_patches default_to_square do_center_cr
 
 
 class InternChatVision(InternVision):
-    """The tower, its queries, keys and values in one matrix."""
-
     names = TowerNames(
         class_row="class_embedding",
         patches="patch_embedding",
@@ -84,8 +78,6 @@ class InternChatVision(InternVision):
 
 
 class InternVLChat(InternVL):
-    """The seeing part of an InternVL in its own layout."""
-
     prefixes = (r"vision_model\.", r"mlp1\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -116,13 +108,10 @@ class InternVLChat(InternVL):
 
 
 class InternVLChatProcessor(InternVLProcessor):
-    """See `PictureProcessor`. Of preprocessor_config.json, which is another processor's, counts what pixels become.
-
-    The layout's marker is a text that its tokenizers know nothing of: people write it where a picture goes.
-    """
+    """See `PictureProcessor`. preprocessor_config.json is another processor's: only what it makes of pixels counts."""
 
     def __init__(self, described: Config, tiling: dict[str, Any], tile_size: int, num_embeddings: int) -> None:
-        """`tiling`: what config.json says of tiles; keys of the same names in `described` go first. Raises: ModelError."""
+        """`tiling`: what config.json says of tiles; keys of the same names in `described` go first."""
         read_kind(described, ("CLIP", "GotOcr2"))
         if read_resample(described) != Image.Resampling.BICUBIC:
             raise described.error("resample", f"{Image.Resampling.BICUBIC:d} (bicubic)")
@@ -149,7 +138,6 @@ class InternVLChatProcessor(InternVLProcessor):
 
 
 def _read_placeholder(config: Config) -> int:
-    """The token that stands for an embedding. Raises: ModelError if no file says it."""
     if PLACEHOLDER_KEY not in config:
         raise ModelError(
             f"neither config.json ({PLACEHOLDER_KEY}) nor the tokenizer's files say which token {PLACEHOLDER} is"

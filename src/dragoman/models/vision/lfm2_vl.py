@@ -1,7 +1,6 @@
 """LFM2-VL: a picture of nearly its own size, or tiles and the picture as a whole, in SigLIP 2's tower for any shape.
 
-Does: read what config.json and preprocessor_config.json say of pictures, prepare them, build the tower with its projector.
-Does not: choose the decoder (`families.vision` does). Sources: SigLIP 2 (arXiv:2502.14786), NaFlex; Liquid AI's release.
+Sources: SigLIP 2 (arXiv:2502.14786), NaFlex; Liquid AI's release.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ _ASSUMED = {
 
 
 class Lfm2Vl(VisionFamily):
-    """The seeing part of LFM2-VL and LFM2.5-VL."""
-
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -75,7 +72,6 @@ class Lfm2Vl(VisionFamily):
         return Lfm2VlPictures(described, self.cut, self.side)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """From the patches of all tiles to an embedding of each square of patches."""
         shape, body = self.transformer, tower_weights(weights)
         size, windows = shape.hidden_size, Windows(-1)
         patches, shares = tower_input(PATCHES, -1, self.cut.width), tower_input(_SHARES, -1, self.side**2)
@@ -109,7 +105,6 @@ class Lfm2VlPictures:
     """
 
     def __init__(self, described: Config, cut: Cut, side: int) -> None:
-        """`side`: of the table of places. Raises: ModelError naming a key that is missing or not supported."""
         pixels.read_kind(described, ("Lfm2Vl",))
         described.expect(do_resize=True, do_pad=True, do_center_crop=False)
         described.assume(downsample_factor=2, encoder_patch_size=16)
@@ -189,7 +184,6 @@ class Lfm2VlPictures:
         return nearest_grid(self._grids, width, height, self._tile)
 
     def _whole(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of the picture that is not cut. Raises: ValueError if it is too long."""
         side = self._cut.side
         fewest, most = self._fewest * side**2, self._most * side**2
         sides = max(side, round(width / side) * side), max(side, round(height / side) * side)
@@ -212,16 +206,12 @@ class Lfm2VlPictures:
 
 
 def _shares(side: int, rows: int, columns: int) -> Array:
-    """Of which places of the table each patch has how much: bilinear, smoothed where the table is made smaller.
-
-    Shape: f32 [rows * columns, side * side].
-    """
+    """Each patch's share of each place of the table, f32 [patches, side * side]: bilinear, smoothed if the table shrinks."""
     down, across = (_shares_of_side(side, count) for count in (rows, columns))
     return (down[:, None, :, None] * across[None, :, None, :]).reshape(rows * columns, side * side)
 
 
 def _shares_of_side(side: int, count: int) -> Array:
-    """The same along one side. Shape: f32 [count, side]."""
     scale = np.float32(side) / np.float32(count)
     centers = (np.arange(count, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     distances = np.abs(np.arange(side, dtype=np.float32) - centers[:, None]) / np.maximum(scale, np.float32(1))

@@ -1,7 +1,6 @@
 """LLaVA 1.5: each picture at the tower's one size, its patches through a small MLP to the decoder.
 
-Does: read what config.json and preprocessor_config.json say of pictures, build the tower with its projector. Does not: know
-pictures in tiles (`llava_tiles` does). Source: arXiv:2310.03744.
+`llava_tiles` has pictures in tiles. Source: arXiv:2310.03744.
 """
 
 from __future__ import annotations
@@ -70,11 +69,10 @@ class Llava(VisionFamily):
 
     @property
     def num_rows(self) -> int:
-        """The embeddings of a tile."""
         return self.transformer.side**2 + self.transformer.has_class_row - self.first_row
 
     def processor(self, described: Config) -> PictureProcessor:
-        """As the reference's CLIP or SigLIP processor prepares pictures, or LLaVA's own, which first makes them squares."""
+        """The reference's CLIP or SigLIP processor, or LLaVA's own, which first makes squares."""
         kind = pixels.read_kind(described, self.steps_of)
         size = self.transformer.image_size
         if kind == "Siglip":
@@ -98,7 +96,6 @@ class Llava(VisionFamily):
         return TowerGraph(reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size), [tiles])
 
     def tiles_input(self) -> Any:
-        """The input of tiles, f32 [N, 3, size, size]."""
         size = self.transformer.image_size
         return tower_input(PIXELS, -1, 3, size, size)
 
@@ -121,7 +118,6 @@ class Llava(VisionFamily):
             raise described.error(key, f"a size that makes every picture {size} x {size} pixels, as the tower needs")
 
     def read_placeholder(self, described: Config) -> str:
-        """The text of the placeholder, which is that of the marker. What else is said of counts follows from the tower."""
         described.skip("patch_size", "vision_feature_select_strategy")
         return pixels.read_text(described, "image_token", "<image>")
 
@@ -147,7 +143,6 @@ class WholePictures:
     color: tuple[int, int, int] | None = None
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """The same for every picture."""
         if self.color is None:
             self.steps.check(width, height)
         else:

@@ -1,8 +1,7 @@
 """LLaVA-NeXT and LLaVA-OneVision: a picture as a whole, and again in tiles of the grid that fits it best.
 
-Does: cut pictures into tiles, have the tiles' embeddings laid out as one picture, a newline behind each row. Does not: know
-towers, or where embeddings lie (`tile_layout` does). Sources: LLaVA-NeXT's release of January 2024 ("anyres");
-LLaVA-OneVision, arXiv:2408.03326.
+`tile_layout` says where embeddings lie: as one picture, with a newline behind each row.
+Sources: LLaVA-NeXT's release of January 2024 ("anyres"); LLaVA-OneVision, arXiv:2408.03326.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ _MOST_PIXELS = 16_384  # of a grid's side
 
 
 class LlavaNext(Llava):
-    """LLaVA-NeXT, also called 1.6."""
-
     prefixes: tuple[str, ...] = (*Llava.prefixes, r"(model\.)?image_newline$")
     assumed_grids: ClassVar[tuple[tuple[int, int], ...]] = (
         (336, 672),
@@ -87,15 +84,13 @@ class LlavaNext(Llava):
         )
 
     def read_steps(self, described: Config) -> pixels.PixelSteps:
-        """The steps for every tile."""
         return pixels.read_steps(described, 224, crops=self.is_cropped, numbers=(pixels.CLIP_MEAN, pixels.CLIP_STD))
 
     def read_background(self, described: Config) -> tuple[int, int, int] | None:
-        """The colour of the square on which a picture of low detail is laid; None = it is stretched to a square."""
+        """The colour of the square on which a picture of low detail is laid; None = it is stretched."""
         return None
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """From tiles to embeddings, laid out by the processor's `rows`, and their `shares`."""
         tiles = self.tiles_input()
         flat = reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size)
         newline = found_at(weights, ("", "model"), "image_newline")
@@ -111,7 +106,6 @@ class LlavaNext(Llava):
         return TowerGraph(laid, inputs)
 
     def _read_grids(self, config: Config) -> tuple[tuple[int, int], ...]:
-        """Heights and widths of what pictures are fitted into, in pixels."""
         value = config.value("image_grid_pinpoints", [list(grid) for grid in self.assumed_grids])
         size = self.transformer.image_size
         pairs = value if isinstance(value, list) else []
@@ -122,8 +116,6 @@ class LlavaNext(Llava):
 
 
 class LlavaOnevision(LlavaNext):
-    """LLaVA-OneVision, of single pictures. Larger layouts are made smaller; videos are refused where they are asked for."""
-
     tower_kind = SIGLIP
     assumed_tower: ClassVar[dict[str, int]] = {
         "hidden_size": 1152,
@@ -142,7 +134,6 @@ class LlavaOnevision(LlavaNext):
     is_cropped = False
 
     def read_most_tiles(self, config: Config) -> int:
-        """As in anyres_max_9."""
         name = config.value("vision_aspect_ratio", "anyres_max_9")
         found = re.fullmatch(r"anyres_max_([1-9]\d{0,3})", name) if isinstance(name, str) else None
         if found is None:
@@ -151,7 +142,7 @@ class LlavaOnevision(LlavaNext):
         return int(found[1])
 
     def read_background(self, described: Config) -> tuple[int, int, int] | None:
-        """Of the mean colour, as several pictures are prepared by the reference."""
+        """The mean colour, as the reference prepares several pictures."""
         described.expect(vision_aspect_ratio=self.aspect_ratio)
         described.skip("video_token")
         red, green, blue = pixels.read_channels(described, "image_mean", pixels.CLIP_MEAN).astype(float).tolist()
@@ -172,14 +163,12 @@ class TiledPictures:
     tiles: TileLayout
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """A placeholder for each embedding; of low detail those of the picture as a whole, and a newline."""
         if detail == "low" and self.color is not None:
             pixels.check_square(width, height)
         count = self.tiles.side**2 + 1 if detail == "low" else self.tiles.num_embeddings(width, height)
         return PictureLayout(self.marker * count, count)
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
-        """The picture as a whole, its tiles, and how their embeddings are laid out."""
         image = pixels.as_image(picture)
         if detail == "low":
             whole = image if self.color is None else pixels.squared(image, self.color)

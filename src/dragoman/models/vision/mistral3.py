@@ -1,7 +1,6 @@
 """Mistral 3 and Ministral 3: pictures of nearly their own size in Pixtral's tower, squares of its patches merged.
 
-Does: read what config.json and preprocessor_config.json say of pictures, prepare them, build the tower with its projector.
-Does not: choose the decoder (`families.vision` does). Sources: Pixtral (arXiv:2410.07073); Mistral Small 3.1's release.
+Sources: Pixtral (arXiv:2410.07073); Mistral Small 3.1's release.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ _ASSUMED = {
 
 
 class Mistral3(VisionFamily):
-    """The seeing part of Mistral Small 3.1 and 3.2, and of Ministral 3."""
-
     prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     def __init__(self, config: Config, hidden_size: int) -> None:
@@ -70,7 +67,6 @@ class Mistral3(VisionFamily):
         vision.refuse_unread()
 
     def _read_sizes(self, vision: Config) -> None:
-        """Those of a layer, and how positions turn heads."""
         vision.expect(num_channels=3)
         self.size, self.num_heads = vision.count("hidden_size"), vision.count("num_attention_heads")
         if self.size % (4 * self.num_heads):  # half of each head's pairs for the row, half for the column
@@ -105,7 +101,6 @@ class Mistral3(VisionFamily):
         return PixtralPictures(described, self.cut)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        """From a picture of whole squares to an embedding of each square."""
         picture = tower_input(PATCHES, 1, 3, -1, -1)
         positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
         body = found_at(weights, ("model.vision_tower", "vision_tower"), "patch_conv.weight")
@@ -120,14 +115,13 @@ class Mistral3(VisionFamily):
         return TowerGraph(self._projected(x, projector_weights(weights)), [picture, positions])
 
     def _patches(self, picture: Node) -> Node:
-        """Those of a square one after the other. Shapes: [1, 3, height, width] -> [patches, numbers of a patch]."""
+        """Patches, square after square. Shapes: [1, 3, height, width] -> [patches, numbers of a patch]."""
         patch, merge = self.cut.patch, self.cut.merge
         squares = ops.space_to_depth(picture, "depth_first", self.cut.side).output(0)
         cut = reshape(squares, 3, merge, patch, merge, patch, -1)
         return reshape(transpose(cut, 5, 1, 3, 0, 2, 4), -1, 3 * patch**2)
 
     def _layer(self, x: Node, weights: Weights, angles: Angles) -> Node:
-        """Every patch sees every other; then an MLP. Shapes: [patches, size] -> the same."""
         size, heads = self.size, self.num_heads
         normed, part = rms_norm(x, weights.at("attention_norm"), _EPSILON), weights.at("attention")
         names = [part.at(f"{name}_proj") for name in "qkv"]
@@ -151,13 +145,12 @@ class Mistral3(VisionFamily):
 
 
 class PixtralPictures:
-    """See `PictureProcessor`. A picture has the size it has, if it is not too large; a mark ends each row of squares.
+    """See `PictureProcessor`. A picture keeps its size, if it is not too large; a mark ends each row of squares.
 
     Detail "low": a longer side of at most 512 pixels; "auto" and "high": the file's.
     """
 
     def __init__(self, described: Config, cut: Cut) -> None:
-        """`described`: preprocessor_config.json. Raises: ModelError naming a key that is missing or not supported."""
         pixels.read_kind(described, ("Pixtral",))
         described.expect(do_resize=True, do_center_crop=False, spatial_merge_size=cut.merge)
         described.skip("crop_size", "do_pad", "default_to_square")  # pad: to the largest of several pictures
@@ -186,7 +179,6 @@ class PixtralPictures:
         return {PATCHES: values[None], POSITIONS: self._cut.positions(rows, columns)}
 
     def _size(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Width and height that the picture is resized to: whole squares, rounded up."""
         widest, highest = (min(side, _LOW_SIDE) if detail == "low" else side for side in self._longest)
         ratio = max(height / highest, width / widest, 1.0)
         sides = math.floor(width / ratio), math.floor(height / ratio)
@@ -200,7 +192,6 @@ class PixtralPictures:
 
 
 def _longest_edges(described: Config) -> tuple[int, int]:
-    """The most pixels that a picture's width and height may have."""
     value: Any = described.value("size", {"longest_edge": 1024})
     if isinstance(value, dict) and set(value) == {"longest_edge"}:
         value = {"height": value["longest_edge"], "width": value["longest_edge"]}
@@ -212,7 +203,6 @@ def _longest_edges(described: Config) -> tuple[int, int]:
 
 
 def _skip_layer(weights: Weights) -> None:
-    """A layer behind the one whose output is taken."""
     names = [f"attention.{name}_proj" for name in "qkvo"] + [
         f"feed_forward.{name}_proj" for name in ("gate", "up", "down")
     ]

@@ -1,10 +1,7 @@
 """Cuts a tower's graph within and between its layers, so that others may compute between two parts.
 
-Does: mark where a part ends, and make a graph of each stretch between two marks. Does not: compile or run them (the loader
-and `tower` do), or decide who computes when. Used while a graph is built, on the thread that loads.
-
-A value that later parts read (a layer's output, angles, masks) is an output of the part that computes it. It is an input of
-those that read it, under the same name. Values that depend on no input stay in the part that uses them.
+A value that later parts read is an output of its part and, under the same name, their input. Values that depend on no
+input stay where they are used. Used while a graph is built, on the thread that loads.
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ _END = "end of part "
 
 
 def end_of_part(x: Node) -> Node:
-    """x; the graph is cut behind it. For what one layer, or a half of it, hands on to the next."""
+    """x, behind which the graph is cut."""
     node = x.get_node()
     node.set_friendly_name(_END + node.get_friendly_name())
     return x
 
 
 def parts_of(graph: ov.Model) -> list[ov.Model]:
-    """The parts of a graph in the order in which they are computed, one more than ends. The graph is used up."""
+    """The parts of a graph in the order in which they are computed. The graph is used up."""
     levels = _levels(graph)
     parts = [_Part(index) for index in range(max(levels.values()) + 1)]
     for parameter in graph.get_parameters():
@@ -50,18 +47,13 @@ def parts_of(graph: ov.Model) -> list[ov.Model]:
 
 @dataclass(slots=True)
 class _Part:
-    """A part that becomes a graph. `inputs`, `outputs`: by the names of the values."""
-
     index: int
     inputs: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
 
     def output_of(self, value: Node) -> Node:
-        """A value that a later part reads: an output from now on, unless it is an input that the graph has.
-
-        Its name is the same in every graph that is built alike: parts are kept in files, and one may have to be made again.
-        """
+        """An output for later parts, under the same name in every build: a part's file may have to be made again."""
         if value.get_node().get_type_name() == "Parameter":
             return value
         if not value.get_names():
@@ -70,7 +62,6 @@ class _Part:
         return value
 
     def input_like(self, value: Node) -> Node:
-        """The input through which this part reads a value of an earlier one."""
         name = value.get_any_name()
         if name not in self.inputs:
             parameter = ops.parameter(value.get_partial_shape(), value.get_element_type())
@@ -79,12 +70,11 @@ class _Part:
         return self.inputs[name].output(0)
 
     def graph(self, name: str) -> ov.Model:
-        """All of it."""
         return ov.Model([*map(ops.result, self.outputs.values()), *self.results], list(self.inputs.values()), name)
 
 
 def _levels(graph: ov.Model) -> dict[str, int]:
-    """The part to which each node belongs that depends on an input: by the names of the nodes."""
+    """The part of each node that depends on an input, by the node's name."""
     levels: dict[str, int] = {}
     for node in graph.get_ordered_ops():
         sources = [place.get_source_output().get_node().get_friendly_name() for place in node.inputs()]

@@ -1,8 +1,4 @@
-"""Pixels as towers want them: resized as Pillow does it, cut, brought to the numbers that a tower was trained on.
-
-Does: what reference processors do to one picture, and read what preprocessor_config.json says of it. Does not: know
-families. Used on any thread; everything here is immutable.
-"""
+"""Pixels as towers want them: resized as Pillow does it, cut, normalised; reads preprocessor_config.json for that."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALVES = (0.5, 0.5, 0.5)
 
 _MOST_PIXELS = 1 << 27
-"""Of a picture that was made larger: 400 MB. Only a strip of a few pixels becomes one."""
+"""The pixels of an enlarged picture: 400 MB. Only a strip of a few pixels becomes as large."""
 
 # Of fast processors: where they compute. Pictures are in colour already, and channels come first in any case.
 _HARMLESS = """
@@ -40,7 +36,6 @@ class Size:
     width: int = 0
 
     def of(self, width: int, height: int) -> tuple[int, int]:
-        """The width and height that a picture gets."""
         if not self.shortest:
             return self.width, self.height
         longest = int(self.shortest * max(width, height) / min(width, height))
@@ -81,7 +76,6 @@ class PixelSteps:
 
 
 def as_image(picture: Picture) -> Image.Image:
-    """The picture for Pillow."""
     return Image.frombytes("RGB", (picture.width, picture.height), picture.rgb)
 
 
@@ -100,12 +94,11 @@ def center_cropped(pixels: Array, height: int, width: int) -> Array:
 
 
 def check_square(width: int, height: int) -> None:
-    """Raises: ValueError, one line, if the square around a picture of that size would take too much memory."""
+    """Raises: ValueError, one line, if the square around the picture would take too much memory."""
     _check_memory((width, height), (max(width, height), max(width, height)))
 
 
 def squared(image: Image.Image, color: tuple[int, int, int]) -> Image.Image:
-    """The picture in the middle of a square of that colour."""
     side = max(image.size)
     square = Image.new("RGB", (side, side), color)
     square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
@@ -162,7 +155,6 @@ def read_channels(described: Config, key: str, default: tuple[float, ...]) -> Ar
 
 
 def read_resample(described: Config, default: Image.Resampling = Image.Resampling.BICUBIC) -> Image.Resampling:
-    """The filter that pictures are resized with."""
     number = described.count("resample", int(default), least=0)
     if number not in set(Image.Resampling):
         raise described.error(
@@ -206,14 +198,12 @@ def read_steps(described: Config, default: int, *, crops: bool, numbers: tuple[t
 
 
 def refuse_unread(described: Config) -> None:
-    """Raises: ModelError naming keys of the file that nobody has read and that might change the numbers."""
     described.expect(data_format="channels_first")
     described.skip(*_HARMLESS.split())
     described.refuse_unread()
 
 
 def read_text(described: Config, key: str, default: str) -> str:
-    """A text that is not empty."""
     value = described.value(key, default)
     if not isinstance(value, str) or not value:
         raise described.error(key, "a text")

@@ -1,7 +1,6 @@
-"""Finds the token that stands for a picture's embedding where config.json does not say which it is.
+"""Finds the token that stands for a picture's embedding by its text, where config.json does not say it.
 
-Does: look the token up by its text in the files of the tokenizer. Does not: make a tokenizer. Called when a model is loaded,
-on any thread.
+Reads the tokenizer's files without making a tokenizer. Called when a model is loaded, on any thread.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ OWN_LAYOUT = "InternVLChatModel"
 """The architecture whose config.json leaves it out."""
 
 PLACEHOLDER, PLACEHOLDER_KEY = "<IMG_CONTEXT>", "img_context_token_id"
-"""Its token, and the key of config.json in which checkpoints made of it say the id."""
+"""Its token, and the key of config.json that may say the token's id."""
 
 
 def read_seeing_config(model: Path) -> dict[str, Any]:
-    """The config.json of the model at that path, with the placeholder's id where a file of the tokenizer says it.
-
-    Raises: ModelError as `read_config`, and for a file of the tokenizer that cannot be read.
-    """
+    """config.json, with the placeholder's id where a file of the tokenizer says it. Raises: ModelError."""
     raw_config = read_config(model)
     if not is_own_layout(raw_config) or raw_config.get(PLACEHOLDER_KEY) is not None:
         return raw_config
@@ -32,7 +28,6 @@ def read_seeing_config(model: Path) -> dict[str, Any]:
 
 
 def is_own_layout(raw_config: dict[str, Any]) -> bool:
-    """True if a config.json is of that architecture."""
     names = raw_config.get("architectures")
     return isinstance(names, list) and OWN_LAYOUT in names
 
@@ -51,10 +46,8 @@ def _ids(model_dir: Path, text: str) -> Iterator[int]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The object in that file, empty if there is none. Raises: ModelError."""
     return read_json(path) if path.is_file() else {}
 
 
 def _known(value: Any) -> list[int]:
-    """That number, if it is one."""
     return [value] if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else []

@@ -1,7 +1,6 @@
-"""The towers of Qwen2-VL and Qwen2.5-VL.
+"""The towers of Qwen2-VL and Qwen2.5-VL; `qwen_pictures` prepares their pictures.
 
-Does: read their vision_config, build their graphs. Does not: prepare pictures (`qwen_pictures` does). Used when a model is
-loaded. Sources: Qwen2-VL (arXiv:2409.12191); Qwen2.5-VL (arXiv:2502.13923).
+Sources: Qwen2-VL (arXiv:2409.12191); Qwen2.5-VL (arXiv:2502.13923).
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ from dragoman.models.weights import Weights
 
 
 class QwenTower(VisionFamily):
-    """The common part: layers in which patches see each other, then MLPs, then squares of patches are merged.
-
-    `mlp_names`: where a layer keeps the matrices of an MLP without a gate.
-    """
+    """Layers in which patches see each other, then squares of patches are merged. `mlp_names`: of an MLP without a gate."""
 
     prefixes = (r"visual\.", r"model\.visual\.")
     has_patch_bias = False
@@ -59,8 +55,7 @@ class QwenTower(VisionFamily):
     # --- config.json --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
-        """The tower's sizes. `hidden_size`: the decoder's."""
+    def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts: ...
 
     num_levels: int = 1
 
@@ -90,7 +85,7 @@ class QwenTower(VisionFamily):
         return TowerGraph(concat([self.last(x, body), *levels]), inputs)
 
     def learnt_inputs(self) -> list[Any]:
-        """Inputs of the graph for places, besides positions that turn heads; few families have any."""
+        """Inputs of the graph for places, besides positions that rotate heads."""
         return []
 
     def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
@@ -98,23 +93,20 @@ class QwenTower(VisionFamily):
         return x
 
     def windows(self) -> Windows | None:
-        """Those of the layers that do not see everything; None if all do."""
+        """The windows of the layers that do not see everything; None if all do."""
         return None
 
     def sees_all(self, index: int) -> bool:
-        """True if patches see the whole picture in that layer."""
         return True
 
     def norm(self, x: Node, weights: Weights) -> Node:
         return layer_norm(x, weights, NORM_EPSILON)
 
     def mlp(self, x: Node, weights: Weights) -> Node:
-        """The MLP, which takes each patch alone."""
         up, down = (weights.at(name) for name in self.mlp_names)
         return plain_mlp(x, up, down, self.tower_facts.inner_size, self.tower_facts.activation)
 
     def block(self, x: Node, weights: Weights, angles: Angles, windows: Windows | None) -> Node:
-        """One layer. Shapes: [patches, hidden] -> the same."""
         normed = self.norm(x, weights.at("norm1"))
         x = end_of_part(add(x, attention(normed, weights.at("attn"), self.tower_facts, angles, windows)))
         return end_of_part(add(x, self.mlp(self.norm(x, weights.at("norm2")), weights.at("mlp"))))
@@ -131,8 +123,6 @@ class QwenTower(VisionFamily):
 
 
 class Qwen2VL(QwenTower):
-    """Qwen2-VL: patches see the whole picture."""
-
     def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
         check_output(vision, "hidden_size", hidden_size)
         inner_size = vision.positive("mlp_ratio", 4.0) * vision.count("embed_dim")
@@ -140,8 +130,6 @@ class Qwen2VL(QwenTower):
 
 
 class Qwen25VL(QwenTower):
-    """Qwen2.5-VL: in most layers patches see a window."""
-
     def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
         check_output(vision, "out_hidden_size", hidden_size)
         vision.skip("tokens_per_second")  # of films
@@ -176,7 +164,6 @@ class Qwen25VL(QwenTower):
 
 
 def layer_indexes(vision: Config, key: str, num_layers: int) -> tuple[int, ...]:
-    """A list of layers in their order. Raises: ModelError if it is none."""
     value: Any = vision.value(key)
     is_list = isinstance(value, list) and all(type(item) is int and 0 <= item < num_layers for item in value)
     if not is_list or sorted(set(value)) != value:

@@ -1,8 +1,4 @@
-"""The tower of Qwen3-VL, and of Qwen 3.5, which has it without further levels.
-
-Does: read its vision_config, build its graph. Does not: prepare pictures (`qwen_pictures` does). Used when a model loads.
-Source: the Qwen3-VL release; DeepStack, arXiv:2406.04334.
-"""
+"""The tower of Qwen3-VL, and of Qwen 3.5 without further levels. Source: its release; DeepStack, arXiv:2406.04334."""
 
 from __future__ import annotations
 

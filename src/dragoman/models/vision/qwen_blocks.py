@@ -1,7 +1,6 @@
-"""The blocks that Qwen's towers share: vectors of patches, attention turned by rows and columns, squares of patches merged.
+"""The blocks that Qwen's towers share: attention rotated by rows and columns, windows, squares of patches merged.
 
-Does: read the keys that their vision_configs share, build nodes. Does not: name a family. Used while a tower is built.
-Source: Qwen2-VL (arXiv:2409.12191), section 2.1; windows: Qwen2.5-VL (arXiv:2502.13923), section 2.1.
+Sources: Qwen2-VL (arXiv:2409.12191), section 2.1; windows: Qwen2.5-VL (arXiv:2502.13923), section 2.1.
 """
 
 from __future__ import annotations
@@ -42,17 +41,14 @@ class TowerFacts:
 
     @property
     def head_size(self) -> int:
-        """Of queries, keys and values."""
         return self.hidden_size // self.num_heads
 
     @property
     def merged_size(self) -> int:
-        """Of the vectors of the patches that become one embedding, beside each other."""
         return self.hidden_size * self.cut.merge**2
 
 
 def vision_part(config: Config) -> Config:
-    """The tower's part of config.json. Raises: ModelError if there is none."""
     part = config.part("vision_config")
     if part is None:
         raise ModelError("config.json has no vision_config, allowed: the description of its tower")
@@ -60,10 +56,7 @@ def vision_part(config: Config) -> Config:
 
 
 def read_tower(vision: Config, *, hidden_key: str, inner_size: int, activation: str) -> TowerFacts:
-    """The keys that all have. `hidden_key`: where the size is; `activation`: what is computed if the file does not say it.
-
-    Raises: ModelError naming a key that is missing, inconsistent or not supported.
-    """
+    """The keys that all have. `hidden_key`: of the size; `activation`: the default. Raises: ModelError."""
     # in_chans and spatial_patch_size are older names, which files have beside the others
     vision.expect(in_channels=3, in_chans=3, spatial_patch_size=vision.count("patch_size"))
     cut = Cut(vision.count("patch_size"), vision.count("temporal_patch_size", 2), vision.count("spatial_merge_size", 2))
@@ -75,16 +68,14 @@ def read_tower(vision: Config, *, hidden_key: str, inner_size: int, activation: 
 
 
 def check_output(vision: Config, key: str, hidden_size: int) -> None:
-    """Raises: ModelError if the tower's embeddings do not have the decoder's hidden size."""
     if vision.count(key) != hidden_size:
         raise vision.error(key, f"the decoder's hidden_size, {hidden_size}")
 
 
 class Windows:
-    """Attention within windows of patches, padded to whole ones: linear in the size of the picture."""
+    """Attention within windows of `num_patches` patches, padded to whole ones: linear in the size of the picture."""
 
     def __init__(self, num_patches: int) -> None:
-        """`num_patches`: those of a whole window."""
         rows = tower_input(WINDOW_ROWS, -1, num_patches, dtype=ov.Type.i64)
         mask = tower_input(WINDOW_MASK, -1, 1, 1, num_patches)
         places = tower_input(WINDOW_PLACES, -1, dtype=ov.Type.i64)
@@ -97,7 +88,6 @@ class Windows:
         return gather_rows(x, self._rows)
 
     def join(self, x: Node) -> Node:
-        """Back again. Shapes: [windows * patches of a window, size] -> [patches, size]."""
         return gather_rows(x, self._places)
 
 
@@ -122,10 +112,7 @@ def window_tables(cut: Cut, rows: int, columns: int, side: int) -> dict[str, Arr
 
 
 def patch_angles(positions: Node, facts: TowerFacts) -> Angles:
-    """By how much heads are turned: half of their pairs by the row, half by the column.
-
-    Shape: positions i64 [2, patches].
-    """
+    """The angles of heads: half of their pairs by the row, half by the column. Shape: positions i64 [2, patches]."""
     quarter = facts.head_size // 4
     frequencies = tuple(10_000.0 ** (-i / quarter) for i in range(quarter))
     rule = RotaryRule(frequencies * 2, axes=(0,) * quarter + (1,) * quarter)
@@ -148,14 +135,13 @@ def attention(x: Node, weights: Weights, facts: TowerFacts, angles: Angles, wind
 
 
 def merged(x: Node, first: Weights, second: Weights, facts: TowerFacts, out_size: int) -> Node:
-    """Embeddings of squares of patches. Shapes: [patches, hidden], or already [squares, merged] -> [squares, out_size]."""
+    """Embeddings of squares of patches. Shapes: [patches, hidden], or [squares, merged] -> [squares, out_size]."""
     flat = x if width(x) == facts.merged_size else reshape(x, -1, facts.merged_size)
     raised = ACTIVATIONS["gelu"](linear(flat, first, facts.merged_size, bias=True))
     return linear(raised, second, out_size, bias=True)
 
 
 def tower_body(weights: Weights) -> Weights:
-    """The tower's tensors: as they were released, or as transformers writes them since its version 4.52."""
     return found_at(weights, ("model.visual", "visual"), "patch_embed.proj.weight")
 
 

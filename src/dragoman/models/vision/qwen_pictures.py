@@ -1,7 +1,6 @@
 """Prepares pictures for Qwen's towers: resized to whole patches at nearly their own size, normalised, cut into patches.
 
-Does: what the families' image processor does, with Pillow and numpy; the tables that a tower needs of a grid of patches.
-Does not: embed. Pure; used on any thread. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
+Pure; used on any thread. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ _LOW_PIXELS = 512 * 512  # what OpenAI's API reference says of detail "low"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The way in which a picture is cut up.
+    """The way to cut up a picture. `patch`: pixels of its side. `frames`: repeats of a patch, as pictures are short films.
 
-    `patch`: pixels of a patch's side. `frames`: how often a patch repeats, as towers take pictures for short films. `merge`:
-    patches each way that become one embedding; those of a square lie one after the other.
+    `merge`: patches each way that become one embedding; those of a square lie one after the other.
     """
 
     patch: int
@@ -41,7 +39,6 @@ class Cut:
 
     @property
     def width(self) -> int:
-        """Numbers of a patch."""
         return 3 * self.frames * self.patch**2
 
     @property
@@ -62,7 +59,7 @@ class Cut:
 
 
 Tables = Callable[[int, int], dict[str, Array]]
-"""A tower's inputs beside patches, for a grid of so many rows and columns of patches."""
+"""A tower's inputs beside patches, for a grid of rows and columns of patches."""
 
 
 class QwenPictures:
@@ -75,7 +72,6 @@ class QwenPictures:
     marker = PLACEHOLDER
 
     def __init__(self, described: Config, cut: Cut, tables: Tables) -> None:
-        """`described`: preprocessor_config.json. Raises: ModelError naming a key that is missing or not supported."""
         pixels.read_kind(described, _KINDS)
         described.expect(
             patch_size=cut.patch,
@@ -110,7 +106,6 @@ class QwenPictures:
         return {PATCHES: result.reshape(len(patches), -1), **self._tables(rows, columns)}
 
     def _size(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Width and height that the picture is resized to."""
         fewest, most = self._limits
         if detail == "low":
             most = min(most, max(fewest, _LOW_PIXELS))
@@ -118,11 +113,7 @@ class QwenPictures:
 
 
 def fitted_size(width: int, height: int, side: int, fewest: int, most: int) -> tuple[int, int]:
-    """The width and height nearest to a picture's that are multiples of `side` and have from `fewest` to `most` pixels.
-
-    Very long pictures may have more. Raises: ValueError if one side is more than 200 times the other.
-    Source: Qwen2-VL's release.
-    """
+    """The nearest multiples of `side` with `fewest` to `most` pixels, or more for long pictures. Raises: ValueError."""
     if max(width, height) > _MAX_RATIO * min(width, height):
         raise ValueError(
             f"a picture of {width} x {height} pixels is too long for this model, allowed: a longer side of at most "

@@ -1,7 +1,6 @@
 """Lays out the embeddings of a picture's tiles: chooses its grid, leaves out padding, makes a large layout smaller.
 
-Does: count, and make the tables that a tower's graph gathers by. Does not: touch pixels, or make nodes. Used on any thread.
-Sources: as `llava_tiles`.
+Pure; used on any thread. Sources: as `llava_tiles`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ _SMALLER = 1.1  # a layout is made smaller if its sides are this factor above th
 
 
 class Grid(NamedTuple):
-    """Tiles below and beside each other."""
-
     rows: int
     columns: int
 
@@ -31,8 +28,7 @@ class Grid(NamedTuple):
 class TileLayout:
     """The tiles of a picture, and the order of their embeddings. `grids`: sizes in pixels that it may be fitted into.
 
-    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: more embeddings than these tiles have are reduced,
-    0 = they are not.
+    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: their embeddings are the limit, 0 = there is none.
     """
 
     grids: tuple[tuple[int, int], ...]
@@ -66,7 +62,6 @@ class TileLayout:
         return range(rows), range(padding, columns - padding)
 
     def reduced(self, width: int, height: int) -> tuple[int, int]:
-        """The rows and columns of embeddings that the tiles' become."""
         rows, columns = (len(places) for places in self.kept(width, height))
         if not self.most_tiles:
             return rows, columns
@@ -74,7 +69,6 @@ class TileLayout:
         return (int(rows // ratio), int(columns // ratio)) if ratio > _SMALLER else (rows, columns)
 
     def num_embeddings(self, width: int, height: int) -> int:
-        """Of the whole picture and of its tiles, newlines included."""
         rows, columns = self.reduced(width, height)
         return int(self.side**2 + rows * (columns + 1))
 
@@ -102,7 +96,6 @@ class TileLayout:
         )
 
     def base_rows(self) -> tuple[Array, Array]:
-        """The same for the picture as a whole, without tiles."""
         corners, shares = _alone(np.arange(self.side**2 + 1).reshape(1, -1), CORNERS if self.most_tiles else 1)
         return corners.reshape(len(corners), -1), shares.reshape(len(corners), -1)
 

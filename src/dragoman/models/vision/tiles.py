@@ -1,8 +1,4 @@
-"""The common part of towers that look at a picture tile by tile.
-
-Does: choose a grid, cut a picture into squares, make an array of them, fold neighbouring patches into one embedding. Does
-not: know families, or pad. Used by processors on any thread, and by towers while a graph is built.
-"""
+"""The common part of towers that look at a picture tile by tile. Used by processors on any thread, and by towers."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ _MOST_TILES = 1000
 def folded(x: Node, side: int, factor: int) -> Node:
     """Squares of `factor` x `factor` neighbours as one row each: their vectors one after the other, row by row.
 
-    Shapes: x [tiles, side * side, size] -> [tiles * (side / factor)**2, size * factor**2]. It is the pixel shuffle of
-    Idefics3 (arXiv:2408.12637) and of InternVL from 1.5 on (arXiv:2404.16821).
+    The pixel shuffle of Idefics3 (arXiv:2408.12637) and of InternVL from 1.5 on (arXiv:2404.16821).
+    Shapes: x [tiles, side * side, size] -> [tiles * (side / factor)**2, size * factor**2].
     """
     size, parts = width(x), side // factor
     squares = reshape(x, -1, parts, factor, parts, factor, size)
@@ -34,7 +30,6 @@ def folded(x: Node, side: int, factor: int) -> Node:
 
 
 def cut(image: Image.Image, rows: int, columns: int, size: int) -> list[Image.Image]:
-    """Squares of that size, row by row."""
     corners = [(column * size, row * size) for row in range(rows) for column in range(columns)]
     return [image.crop((left, top, left + size, top + size)) for left, top in corners]
 
@@ -56,10 +51,7 @@ def read_grids(described: Config, least_key: str, most_key: str) -> tuple[tuple[
 
 
 def nearest_grid(grids: tuple[tuple[int, int], ...], width: int, height: int, tile_size: int) -> tuple[int, int]:
-    """Columns and rows of the grid whose shape is nearest to the picture's.
-
-    Of grids that are equally near, the last one that does not have twice the picture's pixels.
-    """
+    """Columns and rows of the nearest shape; of equally near ones, the last that has not twice the picture's pixels."""
     shape = width / height
     best, least = (1, 1), float("inf")
     for columns, rows in grids:

@@ -1,7 +1,6 @@
-"""A tower that was loaded: pictures in, embeddings out.
+"""A tower that was loaded: prepares a picture and runs the compiled parts, one after the other.
 
-Does: prepare a picture and run the compiled parts of the tower, one after the other. Does not: queue, remember, or know
-prompts. Used by the engine's embedder, on one thread.
+Used by the engine's embedder, on one thread.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class Tower:
         self._requests: list[Any] = []
 
     def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, Array]:
-        """Yields when the picture is prepared, and between parts; between two yields one part is computed.
-
-        Returns its embeddings. Shape: f32 [placeholders, hidden * levels].
-        """
+        """The picture's embeddings, f32 [placeholders, hidden * levels]. Yields before each part is computed."""
         if not self._requests:  # their buffers grow with the first picture
             self._requests = [part.create_infer_request() for part in self._parts]
         inputs = self.processor.inputs(picture, detail)
@@ -56,7 +52,6 @@ class Tower:
             pass
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
-        """Rows and columns of its embeddings, (0, 0) where nobody asks."""
         return self.processor.layout(picture.width, picture.height, detail).grid
 
     def close(self) -> None:

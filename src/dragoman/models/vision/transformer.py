@@ -1,7 +1,6 @@
 """CLIP's and SigLIP's towers: pictures of one size in patches, through layers in which every patch sees every other.
 
-Does: read a vision_config and build the tower up to the layers that are asked for. Does not: prepare pictures, or project to
-the decoder's size (families do). Sources: CLIP, arXiv:2103.00020; SigLIP, arXiv:2303.15343.
+Families prepare pictures and project to the decoder. Sources: CLIP, arXiv:2103.00020; SigLIP, arXiv:2303.15343.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ _OF_WHOLE_PICTURES = """
 
 @dataclass(frozen=True, slots=True)
 class VisionTransformer:
-    """A tower's sizes. `has_class_row`: before a tile's patches stands a row that is none of them, as CLIP has it.
-
-    `image_size`: pixels of a tile's sides, `patch_size`: of a patch's.
-    """
+    """A tower's sizes. `image_size`: pixels of a tile's sides, `patch_size`: of a patch's."""
 
     kind: str
     hidden_size: int
@@ -62,19 +58,17 @@ class VisionTransformer:
 
     @property
     def has_class_row(self) -> bool:
-        """True for CLIP."""
+        """A row that is not a patch stands before a tile's patches."""
         return self.kind == CLIP
 
     @property
     def side(self) -> int:
-        """The patches of a tile's side."""
         return self.image_size // self.patch_size
 
     def states(self, pixels: Node, weights: Weights, levels: Collection[int]) -> dict[int, Node]:
-        """The input of layer N, for each N of `levels`; the number of layers = the output of the last one.
+        """The inputs of the layers in `levels`; the number of layers = the last one's output.
 
-        Layers beyond are left out. Shapes: pixels f32 [N, 3, image, image] -> f32 [N, patches, hidden] each, of CLIP with
-        one row more before them.
+        Shapes: pixels f32 [N, 3, image, image] -> f32 [N, patches, hidden] each, of CLIP with one row more before them.
         """
         x = self._embedded(pixels, weights)
         states = {0: x}
@@ -89,15 +83,12 @@ class VisionTransformer:
         return {level: states[level] for level in levels}
 
     def skip_whole(self, weights: Weights) -> None:
-        """Skip the tensors that make one vector of a whole picture, which is not needed here."""
         weights.skip(*_OF_WHOLE_PICTURES.split())
 
     def last_norm(self, x: Node, weights: Weights) -> Node:
-        """The norm behind the last layer, where its output is used."""
         return layer_norm(x, weights.at("post_layernorm"), self.layer.epsilon)
 
     def _embedded(self, pixels: Node, weights: Weights) -> Node:
-        """Patches with their places."""
         embeddings = weights.at("embeddings")
         patches = embeddings.at("patch_embedding")
         x = patch_embeddings(pixels, patches, self.hidden_size, self.patch_size, bias=not self.has_class_row)
@@ -110,10 +101,7 @@ class VisionTransformer:
 
 
 def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> VisionTransformer:
-    """The tower that a vision_config describes. `kind`, `assumed`: what the family's configs mean by leaving it out.
-
-    Raises: ModelError naming a key that is missing, wrong or not known.
-    """
+    """The tower that a vision_config describes. `kind`, `assumed`: what its absence means. Raises: ModelError."""
     config.assume(model_type=kind)
     kind = config.choice("model_type", (CLIP, SIGLIP))
     config.skip(*_HARMLESS.split())
@@ -123,7 +111,7 @@ def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> V
 def read_sizes(
     config: Config, kind: str, assumed: Mapping[str, Any], image_size: int | None = None
 ) -> VisionTransformer:
-    """The tower of that kind. `image_size`: where config.json does not say it. Raises: as `read_transformer`."""
+    """The tower of that kind. `image_size`: if config.json does not say it. Raises: ModelError."""
     config.assume(**assumed)
     config.expect(num_channels=3)
     tower = VisionTransformer(
@@ -154,19 +142,16 @@ def found_at(weights: Weights, places: Sequence[str], *known: str) -> Weights:
 
 
 def tower_weights(weights: Weights) -> Weights:
-    """Those of the tower, wherever the checkpoint keeps them."""
     places = ("vision_tower.vision_model", "model.vision_tower.vision_model", "model.vision_tower", "vision_tower")
     return found_at(weights, places, "embeddings.patch_embedding.weight")
 
 
 def projector_weights(weights: Weights, known: str = "linear_1.weight") -> Weights:
-    """Those of what lies between tower and decoder; `known`: a tensor that it has."""
     return found_at(weights, ("multi_modal_projector", "model.multi_modal_projector"), known)
 
 
 def projected(
     x: Node, first: Weights, second: Weights, sizes: tuple[int, int], activation: str, *, bias: bool = True
 ) -> Node:
-    """Vectors of the decoder's size, by two products of these `sizes` with an activation between them."""
     raised = ACTIVATIONS[activation](linear(x, first, sizes[0], bias=bias))
     return linear(raised, second, sizes[1], bias=bias)
