@@ -1,4 +1,4 @@
-"""Arcee's Trinity: DeepSeek V3's experts, gated attention, norms around each part; layers that see everything do not rotate."""
+"""Arcee's Trinity: DeepSeek V3's experts, gated attention, norms on both sides of each part; full layers do not rotate."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ALIASES = {
 
 
 class Names(NamedTuple):
-    """The names of a layer's parts. `qkv`: one matrix, or three. Norms of the same name are one norm for attention and MLP."""
+    """The names of a layer's parts. `qkv`: one matrix, or three. Norms of one name are one norm for attention and MLP."""
 
     attention_norm: str
     qkv: tuple[str, ...]
@@ -45,7 +45,7 @@ class Names(NamedTuple):
 
 
 class Gpt(Family):
-    """A decoder like GPT. `positions`: the table of positions, empty = there is none; `first_position`: the row of the first.
+    """A decoder like GPT. `positions`: the table of positions, empty = there is none; `first_position`: its first row.
 
     `is_parallel`: the MLP does not see what attention has added.
     """
