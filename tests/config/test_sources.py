@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.config.sources import Given, cache_home, read_environment, read_properties
+from dragoman.config.sources import Given, cache_home, read_environment, read_properties_file
 from tests.support.tables import table
 
 PROPERTIES = r"""
@@ -26,8 +26,9 @@ option.last=no newline \
 
 
 def read(tmp_path: Path, text: str) -> dict[str, str]:
-    (tmp_path / "serving.properties").write_text(text, encoding="utf-8")
-    return {given.key: given.text for given in read_properties(tmp_path)}
+    path = tmp_path / "serving.properties"
+    path.write_text(text, encoding="utf-8")
+    return {given.key: given.text for given in read_properties_file(path)}
 
 
 def test_a_properties_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
@@ -50,14 +51,10 @@ def test_only_an_odd_number_of_backslashes_joins_a_line_to_the_next(tmp_path: Pa
 
 
 def test_a_value_tells_its_file_and_the_line_where_its_entry_begins(tmp_path: Path) -> None:
-    (tmp_path / "serving.properties").write_text("\n# c\noption.a=1,\\\n  2\noption.b=3\n", encoding="utf-8")
-    sources = [given.source for given in read_properties(tmp_path)]
     path = tmp_path / "serving.properties"
+    path.write_text("\n# c\noption.a=1,\\\n  2\noption.b=3\n", encoding="utf-8")
+    sources = [given.source for given in read_properties_file(path)]
     assert sources == [f"{path} line 3", f"{path} line 5"]
-
-
-def test_a_directory_without_the_file_gives_nothing(tmp_path: Path) -> None:
-    assert read_properties(tmp_path) == []
 
 
 @table(

@@ -25,7 +25,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 class PbtxtError(ValueError):
-    pass
+    """The text has another format; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)

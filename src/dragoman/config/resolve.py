@@ -52,7 +52,7 @@ from dragoman.config.reasoning_settings import ReasoningSettings
 from dragoman.config.sampling_settings import SamplingSettings
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
-from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
+from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties_file
 from dragoman.engine.vllm.accelerators import vllm_uses_gpu
 from dragoman.files.model_texts import holds_model, is_gguf, see_with
 from dragoman.hub.names import HubError, hub_model
@@ -206,13 +206,6 @@ def _build(group: type, values: Mapping[str, Value]) -> Any:
     return group(**{option.name: values[option.name] for option in OPTIONS if option.group is group})
 
 
-def _read_file(directory: Path) -> list[Given]:
-    try:
-        return read_properties(directory)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{directory / PROPERTIES_NAME}: cannot be read as UTF-8 text: {error}"]) from error
-
-
 def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, entry: ModelEntry | None) -> Path:
     """The weights' directory. For a model among several without weights in its directory, the environment may name them."""
     named = values["model_id"]
@@ -360,8 +353,12 @@ class _Findings:
             raise ConfigError(self.problems)
 
     def read_file(self, directory: Path) -> None:
-        self._home = directory
-        self._read_files(directory, _read_file(directory))
+        self._home, path = directory, directory / PROPERTIES_NAME
+        try:
+            givens = read_properties_file(path) if path.is_file() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError([f"{path}: cannot be read as UTF-8 text: {error}"]) from error
+        self._read_files(directory, givens)
 
     def _read_files(self, directory: Path, givens: Sequence[Given]) -> None:
         counted, notices = trusted(directory, givens, self._index)

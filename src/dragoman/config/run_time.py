@@ -34,7 +34,7 @@ _NO_STORE = (
 
 
 class NotStored(ConfigError):
-    pass
+    """The model store has no model of that name or path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class ServerFile:
 
 
 class ServerFileError(Exception):
-    pass
+    """config.properties cannot be used; one line with the path and the reason."""
 
 
 def read_server_file(named: Path | None, where: str, environ: Mapping[str, str]) -> ServerFile:

@@ -61,11 +61,6 @@ def cache_home(environ: Mapping[str, str]) -> Path:
     return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
 
 
-def read_properties(directory: Path) -> list[Given]:
-    path = directory / PROPERTIES_NAME
-    return read_properties_file(path) if path.is_file() else []
-
-
 def read_properties_file(path: Path) -> list[Given]:
     """The values, without empty ones. Raises: OSError, UnicodeDecodeError if the file is not UTF-8."""
     lines = path.read_text(encoding="utf-8").splitlines()

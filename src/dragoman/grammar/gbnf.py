@@ -26,7 +26,7 @@ _MAX_SHOWN = 40
 
 
 class GbnfError(ValueError):
-    pass
+    """An error in a grammar; one line."""
 
 
 class _Token(NamedTuple):

@@ -103,7 +103,7 @@ class _Download:
     def _run(self) -> None:
         failure: ServerError | None = None
         try:
-            path = bring(self._model, self._environment, _unwatched, self._note, self._count)
+            path = bring(self._model, self._environment, lambda stage, fraction: None, self._note, self._count)
             logger.info("%s is here: %s", self._model, path)
         except HubError as error:
             failure = ServerError(str(error))
@@ -136,6 +136,3 @@ class _Download:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def _unwatched(stage: str, fraction: float) -> None: ...

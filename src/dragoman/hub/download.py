@@ -56,11 +56,12 @@ def find_cached(model: HubModel, environment: HubEnvironment) -> Path:
     return _served_path(snapshot, model)
 
 
-def uncounted(arrived: Arrived) -> None: ...
-
-
 def bring(
-    model: HubModel, environment: HubEnvironment, progress: Progress, note: Note, count: Count = uncounted
+    model: HubModel,
+    environment: HubEnvironment,
+    progress: Progress,
+    note: Note,
+    count: Count = lambda arrived: None,
 ) -> Path:
     """The model's directory (or GGUF file) in the cache; missing files are downloaded. Raises: HubError.
 

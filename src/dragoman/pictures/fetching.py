@@ -43,7 +43,7 @@ class Unfetched(Exception):
 
 
 class Oversized(Unfetched):
-    pass
+    """A host sends more than a picture may have."""
 
 
 class Deadline:

@@ -29,7 +29,7 @@ _KEPT = "!$&'()*+,;=:@/?%-._~[]"  # unchanged in path and query
 
 
 class BadPlace(ValueError):
-    pass
+    """An address that cannot be fetched from; the text has the reason, for the client."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,11 @@ class RenderLimits:
 
 
 class TemplateRejection(Exception):
-    pass
+    """The template called `raise_exception`: it refuses these messages."""
 
 
 class TemplateLimit(Exception):
-    pass
+    """The rendering exceeded one of its limits."""
 
 
 class CompiledTemplate:

@@ -38,7 +38,7 @@ _numbers = count(1)
 
 
 class WarmError(Exception):
-    pass
+    """Nothing can be computed; one line with the reason."""
 
 
 FAILURES = (ConfigError, ModelError, ServerError, WarmError, OSError)

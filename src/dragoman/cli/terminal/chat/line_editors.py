@@ -149,8 +149,6 @@ def _shared_history(kept: InputHistory) -> History:
     from prompt_toolkit.history import History
 
     class Kept(History):
-        """The two methods that do nothing leave it to `read_message` to add the whole message."""
-
         async def load(self) -> AsyncGenerator[str, None]:
             for entry in reversed(kept.entries):
                 yield entry
@@ -158,11 +156,13 @@ def _shared_history(kept: InputHistory) -> History:
         def get_strings(self) -> list[str]:
             return list(kept.entries)
 
-        def append_string(self, string: str) -> None: ...
+        def append_string(self, string: str) -> None:
+            """Do nothing: `read_message` adds the whole message."""
 
         def load_history_strings(self) -> Iterable[str]:
             return reversed(kept.entries)
 
-        def store_string(self, string: str) -> None: ...
+        def store_string(self, string: str) -> None:
+            """Do nothing, likewise."""
 
     return Kept()

@@ -62,7 +62,8 @@ class RemoteServer:
         except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
             raise AskFailed(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Do nothing: connections end with their answers."""
 
     def _first_model(self) -> str:
         try:
