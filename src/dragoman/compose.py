@@ -201,7 +201,10 @@ async def _build_generating(
     if built.reads_tokenizer:
         is_control = text.tokenizer.is_control_to_llguidance
         text = replace(text, output=_output_format(config, text.chat_template, text.tokenizer, is_control))
-    loader = None if built.pictures is None else _picture_loader(config)
+    loader = prompts = None
+    if built.pictures is not None:
+        loader = PictureLoader(picture_limits(config), memory=process_memory(config.server.max_image_memory))
+        prompts = PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
     service = Service(
         name=config.name,
         engine=engine,
@@ -210,7 +213,7 @@ async def _build_generating(
         limits=limits,
         extensions=replace(
             _extensions(text, tools),
-            pictures=_picture_prompts(config, built, loader),
+            pictures=prompts,
             plain=PlainContent(text.tokenizer) if config.model.tokenize_content == "plain" else None,
         ),
     )
@@ -493,16 +496,6 @@ def _aliases(config: Config) -> tuple[str, ...]:
     """Further names of the model; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
     return (*config.model.name[1:], *_merged_name(config), *versioned)
-
-
-def _picture_prompts(config: Config, built: BuiltEngine, loader: PictureLoader | None) -> PicturePrompts | None:
-    if built.pictures is None or loader is None:
-        return None
-    return PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
-
-
-def _picture_loader(config: Config) -> PictureLoader:
-    return PictureLoader(picture_limits(config), memory=process_memory(config.server.max_image_memory))
 
 
 def picture_limits(config: Config) -> PictureLimits:

@@ -153,6 +153,8 @@ class SpreadEngine:
             raise Overloaded(self._refusal)
 
     def _check_not_cancelled(self, error: Exception) -> None:
+        if self._death and not self._refusal:  # it died without a shutdown
+            raise EngineDead(self._death) from error
         if self._death:
             raise Cancelled("The engine was shut down before the request finished") from error
 

@@ -162,11 +162,6 @@ class NodesEngine(SpreadEngine):
     def _live(self) -> list[Node]:
         return [node for node in self._nodes if node.is_live]
 
-    def _check_not_cancelled(self, error: Exception) -> None:
-        if self._death and not self._refusal:  # nobody has shut it down
-            raise EngineDead(self._death) from error
-        super()._check_not_cancelled(error)
-
     async def _change_all(
         self, name: str, directory: Path | None, changed: dict[NodeProcess | None, Node], *, is_replacing: bool = False
     ) -> None:

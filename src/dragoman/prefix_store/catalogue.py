@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dragoman.prefix_store import layout, segment
-from dragoman.prefix_store.file_system import Busy, Facts, StoreDirectory
-from dragoman.prefix_store.files import OpenFiles
+from dragoman.prefix_store.file_system import Busy, Facts, StoreDirectory, StoreFile
 from dragoman.prefix_store.index import Index, place, split
 from dragoman.prefix_store.layout import Header, Key
 from dragoman.prefix_store.retention import Use, first_to_go
@@ -27,6 +26,7 @@ logger = logging.getLogger("dragoman.prefix_store")
 LOCK_WAIT_S = 2.0
 _WRITE_USE_AFTER_S = 30.0  # between two writes of last use and leases
 _SAME_TROUBLE_S = 60.0  # before the log repeats a reason
+_MAX_OPEN = 32  # files
 _CLOCK_TICK_NS = 2_000_000_000  # file systems' times may be this coarse
 
 
@@ -37,12 +37,38 @@ class _Survey:
     unknown: list[Use]
 
 
+class _OpenFiles:
+    """The most recently used segment files, so that a store of 1,600 segments needs few descriptors. On any thread."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._directory = directory
+        self._files: dict[str, StoreFile] = {}  # the most recently used last
+        self._lock = threading.Lock()
+
+    def open(self, name: str) -> StoreFile:
+        with self._lock:
+            file = self._files.pop(name, None) or self._directory.open(name)
+            self._files[name] = file
+            if len(self._files) > _MAX_OPEN:
+                del self._files[next(iter(self._files))]
+        return file
+
+    def forget(self, name: str) -> None:
+        """Drop a file, which closes after its last reader."""
+        with self._lock:
+            self._files.pop(name, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.clear()
+
+
 class Catalogue:
     """Segments and index in memory. `clock` gives seconds since 1970."""
 
     def __init__(self, directory: StoreDirectory, clock: Callable[[], float]) -> None:
         self.directory = directory
-        self.files = OpenFiles(directory)
+        self.files = _OpenFiles(directory)
         self.index = Index()
         self.num_deleted = 0
         self.listing = threading.RLock()

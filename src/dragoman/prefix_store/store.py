@@ -49,23 +49,15 @@ class _Counts:
     failed_writes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+@dataclass(slots=True)
+class Stats(_Counts):
     """Counts of the store's contents, and of this process' reads, writes and deletions."""
 
-    bytes: int
-    budget_bytes: int
-    blocks: int
-    segments: int
-    deleted_segments: int
-    read_blocks: int
-    read_bytes: int
-    read_seconds: float
-    written_blocks: int
-    written_bytes: int
-    write_seconds: float
-    damaged: int
-    failed_writes: int
+    bytes: int = 0
+    budget_bytes: int = 0
+    blocks: int = 0
+    segments: int = 0
+    deleted_segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)

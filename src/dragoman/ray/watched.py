@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from dragoman.engine.base import DEATHS, Capabilities
 from dragoman.engine.spread import Send, SpreadEngine
-from dragoman.errors import EngineDead
 
 EVERY_S = 5.0
 PATIENCE_S = 10.0
@@ -36,11 +35,6 @@ class WatchedEngine(SpreadEngine):
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-
-    def _check_not_cancelled(self, error: Exception) -> None:
-        if self._death and not self._refusal:  # not shut down
-            raise EngineDead(self._death) from error
-        super()._check_not_cancelled(error)
 
     async def _watch(self) -> None:
         num_misses = 0

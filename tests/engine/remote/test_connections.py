@@ -12,8 +12,8 @@ import pytest
 from dragoman.engine.remote import upstream as module
 from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.profile import Profile
-from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError, new_session
+from dragoman.engine.remote.wire import Trace
 from tests.contract.asking import run, until
 
 _EVENTS = b'data: {"choices":[{"text":"one"}]}\n\ndata: [DONE]\n\n'

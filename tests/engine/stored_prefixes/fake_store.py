@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.prefix_store import BlockStore
+
 
 class FakeDisk:
     """What outlives engines: contents by key, what was wanted of each, and how it fails.
@@ -29,7 +31,7 @@ class FakeDisk:
         self.is_refreshed = threading.Event()
 
 
-class FakeStore:
+class FakeStore(BlockStore):
     """A `BlockStore` over such a disk. Reads and writes wait while the disk's gates are closed."""
 
     def __init__(self, disk: FakeDisk) -> None:
@@ -42,7 +44,7 @@ class FakeStore:
     def fetch(self, keys: Sequence[bytes]) -> None:
         pass
 
-    def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
+    def read(self, keys: Sequence[bytes], into: Sequence[Any]) -> int:
         """A damaged block leaves half of its bytes behind."""
         assert self.disk.gate.wait(30)
         for number, (key, parts) in enumerate(zip(keys, into, strict=True)):

@@ -73,7 +73,7 @@ class Torn(FakeStore):
         super().__init__(filled_disk())
         self.has_failed, self.never = threading.Event(), threading.Event()
 
-    def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
+    def read(self, keys: Sequence[bytes], into: Sequence[Any]) -> int:
         if keys[0] == bytes([0]):
             self.has_failed.set()
             raise MemoryError
@@ -108,7 +108,7 @@ class Counting(FakeStore):
         self.changed = threading.Condition()
         self.least = least
 
-    def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
+    def read(self, keys: Sequence[bytes], into: Sequence[Any]) -> int:
         with self.changed:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
@@ -130,7 +130,7 @@ def test_two_threads_read_where_nobody_computes_and_one_beside_steps() -> None:
 class Slow(FakeStore):
     """Each read waits for a disk that takes its time, which is nobody's core."""
 
-    def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
+    def read(self, keys: Sequence[bytes], into: Sequence[Any]) -> int:
         threading.Event().wait(0.01)
         return super().read(keys, into)
 

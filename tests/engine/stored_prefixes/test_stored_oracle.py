@@ -16,9 +16,9 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.stored_prefixes.store import BlockStore, StoredModel
+from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
-from dragoman.prefix_store import BlockStore as RealStore
+from dragoman.prefix_store import BlockStore
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector
 from tests.engine.proposers import CheckedDraft
@@ -91,7 +91,7 @@ class Place:
         if self.directory is None:
             return FakeStore(self.disk)
         self.damage(life.num_damaged)
-        return RealStore.open(self.directory, 1 << 12 if life.is_full else 1 << 22)
+        return BlockStore.open(self.directory, 1 << 12 if life.is_full else 1 << 22)
 
     def damage(self, num_damaged: int) -> None:
         """Change about so many of 2560 bytes, and cut a file."""

@@ -6,22 +6,22 @@ Closing the outputs cancels the task, and that closes the connection.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
+from itertools import count
 
 from dragoman.engine.affinity import prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, Life
 from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
-from dragoman.engine.remote.places import Places
 from dragoman.engine.remote.profile import Profile
-from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
-from dragoman.engine.remote.wire import Ask, Choice, body, prompt_body
+from dragoman.engine.remote.wire import Ask, Choice, Trace, body, prompt_body
 from dragoman.errors import (
     Cancelled,
     CapacityError,
@@ -86,6 +86,41 @@ class _Run:
             self.task.cancel()
 
 
+class _Places:
+    """Limits the number of running requests; the most urgent waiting one is next."""
+
+    def __init__(self, num_places: int) -> None:
+        self._num_free = num_places
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+
+    @asynccontextmanager
+    async def taken(self, priority: int) -> AsyncIterator[None]:
+        if self._num_free:
+            self._num_free -= 1
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (-priority, next(self._numbers), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it got its place at the same moment
+                    self._give_back()
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():  # else the request was cancelled
+                turn.set_result(None)
+                return
+        self._num_free += 1
+
+
 class RemoteEngine:
     """Sends requests to the upstreams of `fleet`, `max_running` of them at a time; the others wait, most urgent first."""
 
@@ -96,7 +131,7 @@ class RemoteEngine:
         self._capabilities = capabilities
         self._tools = tools
         self._ways = ways
-        self._places = Places(max_running)
+        self._places = _Places(max_running)
         self._runs: set[_Run] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._life = Life()

@@ -15,9 +15,8 @@ import msgspec
 
 from dragoman.engine.remote.kinds import Kind
 from dragoman.engine.remote.profile import Profile
-from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
-from dragoman.engine.remote.wire import Ask, Choice, Model, adapters_of, body, prompt_body
+from dragoman.engine.remote.wire import Ask, Choice, Model, Trace, adapters_of, body, prompt_body
 from dragoman.errors import InvalidRequest, ServerError
 from dragoman.types import EngineRequest, Grammar, RepetitionDetection, SamplingParams
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import msgspec
 
 from dragoman.engine.remote.profile import Profile
-from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.wire import (
     Choice,
     Chunk,
     EventReader,
     Model,
+    Trace,
     chunk_error,
     chunks,
     client_error,

@@ -5,6 +5,7 @@ Sources: OpenAI API reference, completions; WHATWG HTML, server-sent events; vLL
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 from dragoman.engine.remote.kinds import AS_TEXT, Kind, kind_of
 from dragoman.engine.remote.profile import SENT, Profile
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
-from dragoman.types import EngineRequest, Grammar, SamplingParams
+from dragoman.types import EngineRequest, Grammar, SamplingParams, TraceContext
 
 _NEUTRAL = SamplingParams()
 _ALWAYS = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "seed"})
@@ -37,6 +38,23 @@ class Ask:
     seed: int
     logprobs: int | None = None
     by_ids: bool = True
+
+
+class Trace:
+    """The parent in each `headers` is the call's span, or a new id if none is recorded."""
+
+    __slots__ = ("_context", "_request_id")
+
+    def __init__(self, request_id: str, context: TraceContext | None = None) -> None:
+        self._request_id = request_id
+        self._context = context or TraceContext(os.urandom(16).hex(), is_sampled=True)
+
+    def headers(self) -> Mapping[str, str]:
+        context = self._context
+        span_id = context.span_id or os.urandom(8).hex()
+        parent = f"00-{context.trace_id}-{span_id}-0{int(context.is_sampled)}"
+        headers = {"traceparent": parent, "x-request-id": self._request_id}
+        return headers | {"tracestate": context.state} if context.state else headers
 
 
 def body(ask: Ask, profile: Profile) -> bytes:

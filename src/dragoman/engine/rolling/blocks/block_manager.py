@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
 
 from dragoman.engine.rolling.blocks.eviction import EvictionOrder
 
@@ -67,14 +66,6 @@ def _short(key: bytes) -> bytes:
     return blake2b(key, digest_size=_DIGEST_BYTES).digest() if key else b""
 
 
-class CacheWatcher(Protocol):
-    def joins(self, digest: bytes) -> None: ...
-
-    def leaves(self, block: int, digest: bytes) -> None:
-        """Note an evicted block; its content stays until the next forward, or until a copy overwrites it."""
-        ...
-
-
 class BlockManager:
     """Hands out `num_blocks` blocks of `block_size` slots to sequences, which have integer ids.
 
@@ -94,7 +85,9 @@ class BlockManager:
         self._digests: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}  # digest -> the block with the end of this prefix
         self._copies: dict[int, int] = {}  # destination -> source
-        self.watcher: CacheWatcher | None = None
+        self.on_cached: Callable[[bytes], None] | None = None
+        # Called with an evicted block, whose content stays until the next forward, or until a copy overwrites it.
+        self.on_evicted: Callable[[int, bytes], None] | None = None
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -309,8 +302,8 @@ class BlockManager:
     def _cache(self, block: int, digest: bytes) -> None:
         self._digests[block] = digest
         self._cached[digest] = block
-        if self.watcher is not None:
-            self.watcher.joins(digest)
+        if self.on_cached is not None:
+            self.on_cached(digest)
 
     def _hold(self, block: int) -> None:
         if not self._ref_counts[block]:
@@ -342,8 +335,8 @@ class BlockManager:
             assert digest is not None
             del self._cached[digest]
             self._digests[block] = None
-            if self.watcher is not None:
-                self.watcher.leaves(block, digest)
+            if self.on_evicted is not None:
+                self.on_evicted(block, digest)
         self._ref_counts[block] = 1
         return block
 

@@ -14,30 +14,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter, time
 
 import numpy as np
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.stats import StoredCounts
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames
 from dragoman.engine.rolling.stored_prefixes.writer import NO_KEEP, Keep, Writer
+from dragoman.prefix_store import BlockStore
 
 _SHARE = 0.005  # of the time, for copies between steps
 _MOST_CREDIT_S = 0.002
 _QUIET_S = 0.004  # of copies in a row while nothing runs: the longest delay of a new request
-
-
-class _Watcher:
-    def __init__(self, keeper: Keeper, kind: int) -> None:
-        self._keeper = keeper
-        self._kind = kind
-
-    def joins(self, digest: bytes) -> None:
-        self._keeper.note_cached(self._kind, digest)
-
-    def leaves(self, block: int, digest: bytes) -> None:
-        self._keeper.save(self._kind, block, digest)
 
 
 class Keeper:
@@ -66,7 +56,7 @@ class Keeper:
         self._credit_s = 0.0
         self._last_s = clock()
         for kind, manager in enumerate(blocks.managers):
-            manager.watcher = _Watcher(self, kind)
+            manager.on_cached, manager.on_evicted = partial(self.note_cached, kind), partial(self.save, kind)
 
     # --- what happens to blocks ---------------------------------------------------------------------------------------
 

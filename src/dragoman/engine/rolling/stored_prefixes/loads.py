@@ -18,7 +18,8 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.reader import Reader, Reading
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames
+from dragoman.prefix_store import BlockStore
 
 Post = Callable[[Callable[[], None]], object]
 

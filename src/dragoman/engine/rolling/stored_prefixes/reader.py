@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 
 from dragoman.engine.rolling.blocks.block_pools import FreshBlock
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockStore
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory
+from dragoman.prefix_store import BlockStore
 
 logger = logging.getLogger(__name__)
 

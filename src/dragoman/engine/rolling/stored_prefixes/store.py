@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,41 +14,6 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 Bytes = npt.NDArray[np.uint8]
 
 _KEY_BYTES = 16
-
-
-class BlockStore(Protocol):
-    """Blocks on disk by keys of 16 bytes. Thread-safe; a block that cannot be read or written counts as missing."""
-
-    def __contains__(self, key: bytes) -> bool:
-        """True if the block is there, as far as known without disk access."""
-        ...
-
-    def fetch(self, keys: Sequence[bytes]) -> None:
-        """Fetch blocks from the disk, and wait for them, before they are read."""
-        ...
-
-    def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
-        """Fill each block's memory; returns the number of first blocks that are complete, the rest is undefined."""
-        ...
-
-    def write(
-        self,
-        key: bytes,
-        content: Any,
-        *,
-        keep_until: float | None = None,
-        group: bytes = b"",
-        label: str = "",
-        namespace: bytes = b"",
-    ) -> bool:
-        """Write a block, and keep it until `keep_until` while its group has room; False on failure."""
-        ...
-
-    def touch(self, keys: Sequence[bytes], keep_until: float | None = None, group: bytes = b"") -> None: ...
-
-    def refresh(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class BlockMemory(Protocol):

@@ -13,8 +13,9 @@ from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.keeper import Keeper
 from dragoman.engine.rolling.stored_prefixes.loads import Loads, Post
 from dragoman.engine.rolling.stored_prefixes.reader import Reader
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore, StoredModel
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, StoredModel
 from dragoman.engine.rolling.stored_prefixes.writer import Writer
+from dragoman.prefix_store import BlockStore
 
 logger = logging.getLogger(__name__)
 

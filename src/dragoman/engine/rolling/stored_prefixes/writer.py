@@ -15,7 +15,8 @@ from time import perf_counter
 import numpy as np
 
 from dragoman.engine.rolling.stats import StoredCounts
-from dragoman.engine.rolling.stored_prefixes.store import BlockStore, Bytes, StoredModel
+from dragoman.engine.rolling.stored_prefixes.store import Bytes, StoredModel
+from dragoman.prefix_store import BlockStore
 
 logger = logging.getLogger(__name__)
 
