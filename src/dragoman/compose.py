@@ -42,7 +42,7 @@ from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
 from dragoman.server.apis.lmi.hooks.loader import Hooks
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
-from dragoman.server.apis.lmi.operator.loading import hook_options, load_operator_file, start_handler
+from dragoman.server.apis.lmi.operator.loading import hook_context, load_operator_file, start_handler
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.no_texts import NoTexts
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
@@ -218,7 +218,7 @@ async def _build_generating(
         ),
     )
     if code is not None:
-        code = replace(code, options=hook_options(config, text.tokenizer, text.chat_template), service=service)
+        code = replace(code, context=hook_context(config, text.tokenizer, text.chat_template), service=service)
     adapters = _served_adapters(config, built)
     profile = model_profile(config, code, adapters)
     profile = replace(

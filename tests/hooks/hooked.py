@@ -13,7 +13,7 @@ from dragoman.server.api import Dialect, Dialects, HttpCall, Runner
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks.loader import Hooks, load_hooks
-from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
+from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from tests.support.golden import Answer, answer
 from tests.support.real_dialects import real_dialects
 
@@ -59,10 +59,9 @@ def hooked_dialects(
 ) -> Dialects:
     """All dialects with these hooks. `options` are LMI's."""
     lmi = LmiOptions(**options)
-    hook_options = HookOptions(context or {}, has_index=lmi.lmi_version == "0.32", tgi_compat=lmi.tgi_compat)
     dialects = real_dialects()
     of_lmi = {name: dialects[name] for name in (INPUTS, CHAT, COMPLETIONS)}
-    return {**dialects, **with_hooks(of_lmi, LmiDialect(lmi), hooks, hook_options, run)}
+    return {**dialects, **with_hooks(of_lmi, LmiDialect(lmi), hooks, context or {}, run)}
 
 
 def hooked(directory: Path, source: str, formatter_name: str | None = None, **options: Any) -> Dialect:

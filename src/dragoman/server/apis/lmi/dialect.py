@@ -18,7 +18,7 @@ from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, 
 from dragoman.server.apis.lmi_wire.encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
 from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
-from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_plan, read_prompts
+from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_requests, read_prompts
 from dragoman.types import Limits
 
 FORMATTERS = ("json", "jsonlines", "sse")
@@ -60,7 +60,7 @@ class LmiOptions:
 
 class LmiDialect(PureDialect):
     def __init__(self, options: LmiOptions) -> None:
-        self._options = options
+        self.options = options
         self._reader = ParameterReader(
             options.profile,
             options.lmi_version,
@@ -90,18 +90,17 @@ class LmiDialect(PureDialect):
         if asked is None and parsed.has("stream"):
             asked = parsed.values.stream
         is_stream = self._is_stream(asked, formatter)
-        plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
-        framing = self._framing(formatter, http.accept)
-        requests, unknown = plan.requests, payload.unknown
-        if self._options.takes_adapters:
+        requests, answer, ignored = make_requests(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        framing, unknown = self._framing(formatter, http.accept), payload.unknown
+        if self.options.takes_adapters:
             requests = with_adapters(requests, payload.adapters, http)
             unknown = tuple(name for name in unknown if name != ADAPTERS)
         return Call(
             requests=requests,
-            encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
+            encoder=self._encoder(answer, framing, is_stream=is_stream),
             stream=is_stream,
-            ignored=tuple(dict.fromkeys((*unknown, *plan.ignored, *_overruled(payload, parsed, is_stream=is_stream)))),
-            reasons=plan.ignored,
+            ignored=tuple(dict.fromkeys((*unknown, *ignored, *_overruled(payload, parsed, is_stream=is_stream)))),
+            reasons=ignored,
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
@@ -110,25 +109,25 @@ class LmiDialect(PureDialect):
     def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
         context = self._error_context(is_stream=is_stream)
         stream_error = partial(stream_error_body, context=context)
-        if self._options.is_dynamic or (is_stream and answer.prompts.is_array):
+        if self.options.is_dynamic or (is_stream and answer.prompts.is_array):
             return OutputsEncoder(framing, stream_error, answer, is_v026=self._shape.is_v026)
         is_list = answer.prompts.is_array or self._shape.is_tgi
         return TokenEncoder(framing, stream_error, self._shape, answer, is_list=is_list)
 
     def _error_context(self, *, is_stream: bool) -> ErrorContext:
-        return ErrorContext(is_stream, self._options.is_dynamic, self._shape.is_tgi)
+        return ErrorContext(is_stream, self.options.is_dynamic, self._shape.is_tgi)
 
     def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
         """No request can switch off streaming that the operator switched on for all dynamic requests."""
-        if self._options.is_dynamic and self._options.enable_streaming:
+        if self.options.is_dynamic and self.options.enable_streaming:
             return True
         if asked is not None:
             return asked
-        chosen = formatter if formatter in FORMATTERS else self._options.output_formatter
+        chosen = formatter if formatter in FORMATTERS else self.options.output_formatter
         return chosen in ("jsonlines", "sse")
 
     def _framing(self, formatter: str | None, accept: str) -> Framing:
-        for name in (formatter, _accepted(accept), self._options.output_formatter):
+        for name in (formatter, _accepted(accept), self.options.output_formatter):
             if name == "sse":
                 return "sse"
             if name == "jsonlines":

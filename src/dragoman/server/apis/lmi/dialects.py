@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dragoman.server.api import Dialect, Dialects, ModelProfile
 from dragoman.server.apis.lmi.adapters import WithAdapters
@@ -11,7 +13,7 @@ from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks.loader import Hooks
 from dragoman.server.apis.lmi.hooks.pool import HookPool
-from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
+from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.apis.lmi.pooling import LmiPoolingDialect
@@ -25,13 +27,13 @@ from dragoman.server.registry import GenerationService
 class OperatorCode:
     """The functions of an operator's file for one model, and the runtime of its handler.
 
-    `options`: for formatters, None = there is no model to call them for. `service` generates for a handler.
+    `context`: arguments for formatters, None = there is no model to call them for. `service` generates for a handler.
     """
 
     hooks: Hooks
     timeout_s: float | None = None
     runtime: HandlerRuntime | None = None
-    options: HookOptions | None = None
+    context: Mapping[str, Any] | None = None
     service: GenerationService | None = None
 
 
@@ -63,10 +65,10 @@ def set_up(profile: ModelProfile) -> Dialects:
 
 def _with_operator_code(plain: Dialects, code: OperatorCode, options: LmiOptions) -> Dialects:
     dialects = plain
-    if code.options is not None:
+    if code.context is not None:
         # an operator's formatter takes the place of option.output_formatter, which would stream every answer
         base = options if code.hooks.output_formatter is None else replace(options, output_formatter=None)
-        dialects = with_hooks(plain, LmiDialect(base), code.hooks, code.options, HookPool(code.timeout_s).run)
+        dialects = with_hooks(plain, LmiDialect(base), code.hooks, code.context, HookPool(code.timeout_s).run)
     runtime, service = code.runtime, code.service
     if runtime is None:
         return dialects

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -45,13 +44,6 @@ class Rules:
     includes_stop: bool = False
 
 
-class Decoding(NamedTuple):
-    mode: Literal["greedy", "sampling", "beams"]
-    num_beams: int
-    n: int
-    best_of: int | None
-
-
 class AnswerPlan(msgspec.Struct, frozen=True):
     """The content of a call's answers. `is_several`: best_of, n or num_beams is above 1, details are always shown."""
 
@@ -64,14 +56,6 @@ class AnswerPlan(msgspec.Struct, frozen=True):
     has_prefill: bool = False
     has_prompt_top_tokens: bool = False
     has_top_tokens: bool = False
-
-
-class Plan(NamedTuple):
-    """A call in neutral words, what its answer shows, the parameters without effect, and why."""
-
-    requests: tuple[GenerationRequest, ...]
-    answer: AnswerPlan
-    ignored: Mapping[str, str]
 
 
 def read_prompts(inputs: Any) -> Prompts:
@@ -92,18 +76,23 @@ def read_prompts(inputs: Any) -> Prompts:
     return Prompts(tuple(texts), isinstance(inputs, list))
 
 
-def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *, is_stream: bool) -> Plan:
-    """The requests of a call, one per prompt. Raises: InvalidParameter where parameters contradict each other."""
+def make_requests(
+    prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *, is_stream: bool
+) -> tuple[tuple[GenerationRequest, ...], AnswerPlan, dict[str, str]]:
+    """The requests of a call, one per prompt, what its answer shows, and the parameters without effect, with the reasons.
+
+    Raises: InvalidParameter where parameters contradict each other.
+    """
     values = parsed.values
     is_one_answer = is_stream or rules.is_dynamic
-    decoding = decide(parsed, rules, is_one_answer=is_one_answer)
+    decided = _decided(parsed, rules, is_one_answer=is_one_answer)
     is_details = rules.has_details_by_default if values.details is None else values.details
     answer = AnswerPlan(
         prompts=prompts,
         has_details=is_details and not rules.is_dynamic,
-        is_several=not is_one_answer and max(decoding.n, decoding.best_of or 1, decoding.num_beams) > 1,
-        is_beam_search=decoding.mode == "beams",
-        is_sampling=decoding.mode == "sampling",
+        is_several=not is_one_answer and max(decided.n or 1, decided.best_of or 1) > 1,
+        is_beam_search=bool(decided.use_beam_search),
+        is_sampling=not decided.use_beam_search and decided.temperature != 0,
         has_full_text=bool(values.return_full_text),
         has_prefill=bool(values.decoder_input_details) or values.prompt_logprobs is not None,
         has_prompt_top_tokens=bool(values.prompt_logprobs),
@@ -112,7 +101,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
     ids = [f"{request_id}-{i}" for i in range(len(prompts.texts))] if prompts.is_array else [request_id]
     try:
         first = shared_request(
-            _as_decided(parsed, decoding, rules),
+            decided,
             parsed.reading,
             request_id=ids[0],
             prompt=TextPrompt(prompts.texts[0]),
@@ -126,8 +115,8 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
     more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
-    ignored = ineffective(parsed, first.sampling, answer, rules, is_one_answer=is_one_answer)
-    return Plan((first, *more), answer, ignored)
+    ignored = _ineffective(parsed, first.sampling, answer, rules, is_one_answer=is_one_answer)
+    return (first, *more), answer, ignored
 
 
 def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> GenerationRequest:
@@ -141,27 +130,41 @@ def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> Generat
     return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
 
 
-def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
-    """Greedy, sampling or beams, and the number of sequences. Raises: InvalidParameter for contradictions."""
-    values = parsed.values
+def _decided(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> LmiBody:
+    """The parameters in the words of all APIs: greedy (temperature 0), beams or sampling, and the number of sequences.
+
+    Raises: InvalidParameter for contradictions.
+    """
+    values, body = parsed.values, copy(parsed.values)
     num_beams = values.num_beams or 1
     if values.use_beam_search and num_beams == 1:
         num_beams = values.best_of or 1
     drawn = values.best_of or num_beams
     n = values.n or (drawn if drawn > 1 else num_beams)
-    if num_beams > 1 and values.do_sample and parsed.has("do_sample"):  # a model that wants sampling refuses no beams
+    is_beams = num_beams > 1
+    if is_beams and values.do_sample and parsed.has("do_sample"):  # a model that wants sampling refuses no beams
         raise _contradiction(parsed, "num_beams", num_beams, "be 1 when do_sample is true")
-    if num_beams > 1 and drawn > num_beams:
+    if is_beams and drawn > num_beams:
         raise _contradiction(parsed, "best_of", drawn, f"be at most num_beams ({num_beams})")
-    if num_beams > 1 and n > num_beams:
+    if is_beams and n > num_beams:
         raise _contradiction(parsed, "n", n, f"be at most num_beams ({num_beams})")
-    if num_beams == 1 and values.best_of is not None and n > values.best_of:
+    if not is_beams and values.best_of is not None and n > values.best_of:
         raise _contradiction(parsed, "n", n, f"be at most best_of ({values.best_of})")
-    best_of = values.best_of if num_beams == 1 and drawn > 1 else None
-    n = 1 if is_one_answer else n
-    if num_beams > 1:
-        return Decoding("beams", num_beams, n, None)
-    return Decoding("sampling" if _is_sampled(parsed, rules) else "greedy", 1, n, best_of)
+    is_sampled = not is_beams and _is_sampled(parsed, rules)
+    if not is_sampled:
+        for name in _OF_DRAWING.intersection(parsed.fields):
+            setattr(body, name, None)
+    if not (is_beams or is_sampled):
+        body.temperature = 0.0
+    body.top_p = body.top_p or None  # 0 alone is off, as in TensorRT-LLM
+    body.use_beam_search = is_beams
+    body.n, width = 1 if is_one_answer else n, num_beams if is_beams else drawn
+    body.best_of = width if width > 1 else None
+    body.stream = None  # a stream sends the best sequence when it is known
+    body.include_stop_str_in_output = body.include_stop_str_in_output or rules.includes_stop
+    if body.decoder_input_details and body.prompt_logprobs is None:
+        body.prompt_logprobs = 0
+    return body
 
 
 def _contradiction(parsed: Parsed, target: str, value: int, rule: str) -> InvalidParameter:
@@ -189,30 +192,12 @@ def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
     return _wants_sampling(parsed, rules) and not is_greedy_by_value
 
 
-def _as_decided(parsed: Parsed, decoding: Decoding, rules: Rules) -> LmiBody:
-    """The parameters in the words of all APIs; those of sampling are left out unless it samples."""
-    body = copy(parsed.values)
-    if decoding.mode != "sampling":
-        for name in _OF_DRAWING.intersection(parsed.fields):
-            setattr(body, name, None)
-    if decoding.mode == "greedy":
-        body.temperature = 0.0
-    body.top_p = body.top_p or None  # 0 alone is off, as in TensorRT-LLM
-    body.use_beam_search = decoding.mode == "beams"
-    body.n, body.best_of = decoding.n, decoding.num_beams if body.use_beam_search else decoding.best_of
-    body.stream = None  # a stream sends the best sequence when it is known
-    body.include_stop_str_in_output = body.include_stop_str_in_output or rules.includes_stop
-    if body.decoder_input_details and body.prompt_logprobs is None:
-        body.prompt_logprobs = 0
-    return body
-
-
-def ineffective(
+def _ineffective(
     parsed: Parsed, sampling: SamplingParams, answer: AnswerPlan, rules: Rules, *, is_one_answer: bool
 ) -> dict[str, str]:
     """The names of parameters that changed nothing, and why: unknown ones, and those whose `needs` do not hold."""
     unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
-    if all(sent.row.needs is Need.NOTHING for sent in parsed.sent):
+    if all(row.needs is Need.NOTHING for row in parsed.sent.values()):
         return unused
     lacking = lacking_needs(sampling, thinks=rules.thinks)
     more = {
@@ -227,9 +212,9 @@ def ineffective(
     if _is_greedy_by_filters(values) and _wants_sampling(parsed, rules):
         skipped = ("top_k", "top_p")  # they are the reason why nothing is drawn
     asked = (
-        (sent.name, sent.row.field, sent.row.needs, getattr(values, sent.row.field))
-        for sent in parsed.sent
-        if sent.row.field not in skipped
+        (name, row.field, row.needs, getattr(values, row.field))
+        for name, row in parsed.sent.items()
+        if row.field not in skipped
     )
     return unused | idle_parameters(asked, lacking)
 

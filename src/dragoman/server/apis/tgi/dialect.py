@@ -13,12 +13,12 @@ import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply, json_reply
-from dragoman.server.apis.lmi_wire.body import Payload, read_payload
+from dragoman.server.apis.lmi_wire.body import read_payload
 from dragoman.server.apis.lmi_wire.encode import TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
-from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
+from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader
 from dragoman.server.apis.lmi_wire.parameters.table import TGI
-from dragoman.server.apis.lmi_wire.request import Rules, make_plan, read_prompts
+from dragoman.server.apis.lmi_wire.request import Rules, make_requests, read_prompts
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import INVALID, statuses
 from dragoman.types import Limits
@@ -59,34 +59,27 @@ class TgiDialect(PureDialect):
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 
     def parse(self, http: HttpCall) -> Call:
-        return self.parse_payload(read_payload(http), http)
-
-    def parse_payload(self, payload: Payload, http: HttpCall) -> Call:
+        payload = read_payload(http)
         if isinstance(payload.inputs, list):
             raise InvalidPayload("Field 'inputs' must be a string here, got an array", param="inputs")
         prompts = read_prompts(payload.inputs)
         parsed = self._reader.read(payload.parameters)
         is_stream = http.path == STREAM_PATH or (http.path == LIST_PATH and payload.stream is True)
-        if is_stream:
-            _refuse_best_of(parsed)
-        plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        if is_stream and (parsed.values.best_of or 1) > 1:
+            raise InvalidParameter(f"best_of must be 1 when streaming, got {parsed.values.best_of}", param="best_of")
+        requests, answer, ignored = make_requests(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
         is_list = http.path == LIST_PATH
         useless = ("stream",) if payload.stream and not is_stream else ()  # /generate answers whole, whatever it says
         return Call(
-            requests=plan.requests,
-            encoder=TokenEncoder("sse", error_body, self._shape, plan.answer, is_list=is_list),
+            requests=requests,
+            encoder=TokenEncoder("sse", error_body, self._shape, answer, is_list=is_list),
             stream=is_stream,
-            ignored=tuple(dict.fromkeys((*payload.unknown, *useless, *plan.ignored))),
-            reasons=plan.ignored,
+            ignored=tuple(dict.fromkeys((*payload.unknown, *useless, *ignored))),
+            reasons=ignored,
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         return json_reply(STATUSES[error.kind], error_body(error))
-
-
-def _refuse_best_of(parsed: Parsed) -> None:
-    if (parsed.values.best_of or 1) > 1:
-        raise InvalidParameter(f"best_of must be 1 when streaming, got {parsed.values.best_of}", param="best_of")
 
 
 ErrorType = Literal["generation", "incomplete_generation", "not_found", "overloaded", "unauthorized", "validation"]

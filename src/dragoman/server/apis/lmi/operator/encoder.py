@@ -8,7 +8,6 @@ that skips a call catches up. Not streaming: once per token (LMI: per step), the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import ServerError
@@ -28,18 +27,22 @@ from dragoman.types import (
 MAX_IDLE_CALLS = 2  # calls in a row that hand out no token, after which a formatter that usually does is left alone
 
 
-@dataclass(slots=True)
 class OutputState:
-    """One request's formatter objects and how they grow. `has_index`: `get_next_token` gives four values."""
+    """One request's formatter objects and how they grow. `described`: what the formatter sees as its input.
 
-    output: io.TextGenerationOutput
-    has_index: bool
-    has_top_tokens: bool = False
-    has_advanced: bool = False
-    num_unfinished: int = 1
+    `has_index`: `get_next_token` gives four values.
+    """
+
+    def __init__(self, request: GenerationRequest, described: io.RequestInput, *, has_index: bool) -> None:
+        self.output = io.TextGenerationOutput(request_id=described.request_id, input=described)
+        self._has_index = has_index
+        self._has_top_tokens = bool(request.sampling.logprobs)
+        self.has_advanced = False
+        self.num_unfinished = 1
+        self.sequence(0)
 
     def sequence(self, index: int) -> io.Sequence:
-        return self.output.sequences.setdefault(index, io.Sequence(has_index=self.has_index))
+        return self.output.sequences.setdefault(index, io.Sequence(has_index=self._has_index))
 
     def add(self, index: int, token: TokenOutput | None, ending: SequenceResult | GenerationEvent | None) -> None:
         """Append a token (None: LMI's placeholder), the last one if there is an `ending`."""
@@ -49,7 +52,7 @@ class OutputState:
             made.special_token = True
         made.request_id = self.output.request_id
         sequence.set_next_token(made, is_last_token=ending is not None)
-        if self.has_top_tokens and token is not None:
+        if self._has_top_tokens and token is not None:
             sequence.set_next_top_tokens([io.Token(top.id, top.text, top.logprob) for top in token.top])
         if ending is not None and ending.finish_reason is not None:
             sequence.finish_reason = LMI_FINISH[ending.finish_reason]
@@ -146,16 +149,9 @@ def _add_step(state: OutputState, sequence: SequenceResult, step: int) -> None:
         state.add(sequence.index, tokens[step], sequence if step == len(tokens) - 1 else None)
 
 
-def make_state(request: GenerationRequest, described: io.RequestInput, *, has_index: bool) -> OutputState:
-    output = io.TextGenerationOutput(request_id=described.request_id, input=described)
-    state = OutputState(output, has_index, has_top_tokens=bool(request.sampling.logprobs))
-    state.sequence(0)
-    return state
-
-
 def written_by(formatter: OutputFormatter, call: Call, body: Mapping[str, Any]) -> HookedEncoder:
     """The encoder of a call that a handler makes with an output formatter of its own."""
     texts = body["inputs"] if isinstance(body["inputs"], list) else [body["inputs"]]
     described = [io.TextInput(input_text=text, parameters=dict(body.get("parameters", {}))) for text in texts]
-    states = [make_state(request, one, has_index=False) for request, one in zip(call.requests, described, strict=True)]
+    states = [OutputState(request, one, has_index=False) for request, one in zip(call.requests, described, strict=True)]
     return HookedEncoder(formatter, call.encoder, states)

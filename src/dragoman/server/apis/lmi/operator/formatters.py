@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,65 +22,48 @@ from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
 from dragoman.server.apis.lmi.hooks.formatter import InputFormatter, OutputFormatter, bad_input, takes_payload
 from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks
 from dragoman.server.apis.lmi.hooks.request_io import RequestInput, TextInput
-from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, make_state
-from dragoman.server.apis.lmi.operator.items import make_input
+from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, OutputState
+from dragoman.server.apis.lmi.operator.messages import make_input
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 
 logger = logging.getLogger("dragoman.hooks")
 
 
-@dataclass(frozen=True, slots=True)
-class HookOptions:
-    """`context`: keyword arguments for the input formatter. `has_index`: LMI 0.32's `get_next_token`."""
-
-    context: Mapping[str, Any] = field(default_factory=dict)
-    has_index: bool = False
-    tgi_compat: bool = False
-
-
-class _Choice(NamedTuple):
-    """The output formatter of one request, None for LMI's own, and the name by which LMI's own was asked for."""
-
-    formatter: OutputFormatter | None
-    name: str | None = None
-
-
 class HookedDialect:
-    """The LMI dialect with the operator's formatters.
+    """The LMI dialect with the operator's formatters. `context`: keyword arguments for the input formatter.
 
-    `run_off_loop`: what its `parse`, and the `full` and `event` of its encoders, are to be called through; None = in place.
+    `run`: what `parse`, and the `full` and `event` of its encoders, are to be called through.
     """
 
-    def __init__(self, base: LmiDialect, hooks: Hooks, options: HookOptions, run: Runner | None = None) -> None:
+    def __init__(self, base: LmiDialect, hooks: Hooks, context: Mapping[str, Any], run: Runner) -> None:
         self._base = base
         self._hooks = hooks
-        self._options = options
-        self.run_off_loop = run
+        self._tokenizer = context.get("tokenizer")
+        self._run = run
         self._numbers = count()
         self._read: InputFormatter | None = None
         if hooks.input_formatter is not None:
-            self._read = InputFormatter(hooks.input_formatter, options.context)
+            self._read = InputFormatter(hooks.input_formatter, context)
 
     def parse(self, http: HttpCall) -> Call:
         described, payload = self._described(http)
-        choice = self._choose(described, payload)
-        if choice.name is not None:
-            payload = msgspec.structs.replace(
-                payload, parameters={**payload.parameters, "output_formatter": choice.name}
-            )
+        chosen = self._choose(described, payload)
+        if isinstance(chosen, str):
+            payload = msgspec.structs.replace(payload, parameters={**payload.parameters, "output_formatter": chosen})
         call = self._parse_payload(payload, http)
-        if choice.formatter is None:
+        if not isinstance(chosen, OutputFormatter):
             return call
         texts = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]
+        has_index = self._base.options.lmi_version == "0.32"
         states = [
-            make_state(request, _for_prompt(described, text), has_index=self._options.has_index)
+            OutputState(request, _for_prompt(described, text), has_index=has_index)
             for request, text in zip(call.requests, texts, strict=True)
         ]
-        encoder = HookedEncoder(choice.formatter, call.encoder, states)
-        return msgspec.structs.replace(call, encoder=encoder, run_off_loop=self.run_off_loop)
+        encoder = HookedEncoder(chosen, call.encoder, states)
+        return msgspec.structs.replace(call, encoder=encoder, run_off_loop=self._run)
 
     def open(self, http: HttpCall) -> Opening:
-        return Opening(partial(self.parse, http), run_off_loop=self.run_off_loop)
+        return Opening(partial(self.parse, http), run_off_loop=self._run)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         return self._base.error_reply(error, http)
@@ -96,29 +79,26 @@ class HookedDialect:
             payload = _payload_of(described)
         described.request_id = next(self._numbers)
         described.client_request_id = http.request_id
-        described.tgi_compat = self._options.tgi_compat
+        described.tgi_compat = self._base.options.tgi_compat
         described.server_parameters = dict(payload.parameters)
         if isinstance(described, TextInput) and described.tokenizer is None:
-            described.tokenizer = self._options.context.get("tokenizer")
+            described.tokenizer = self._tokenizer
         return described, payload
 
-    def _choose(self, described: RequestInput, payload: Payload) -> _Choice:
+    def _choose(self, described: RequestInput, payload: Payload) -> OutputFormatter | str | None:
         """The formatter that the input formatter set, else the one the request names, else the operator's.
 
         Only the operator's code can name a function of the file: a client could otherwise call any of them.
         """
         own = described.output_formatter
-        if callable(own):
-            return _Choice(_checked(own))
-        if isinstance(own, str):
-            return _Choice(None, own) if own in FORMATTERS else _Choice(self._named(own))
-        asked = payload.parameters.get("output_formatter")
-        return _Choice(None if asked in FORMATTERS else self._hooks.output_formatter)
-
-    def _named(self, name: str) -> OutputFormatter:
+        if not isinstance(own, str) and not callable(own):
+            asked = payload.parameters.get("output_formatter")
+            return None if asked in FORMATTERS else self._hooks.output_formatter
+        if isinstance(own, str) and own in FORMATTERS:
+            return own
         try:
-            return self._hooks.named(name)
-        except HookLoadError as error:
+            return self._hooks.named(own) if isinstance(own, str) else OutputFormatter(own)
+        except (TypeError, ValueError, HookLoadError) as error:
             raise bad_input(str(error)) from error
 
     def _parse_payload(self, payload: Payload, http: HttpCall) -> Call:
@@ -128,7 +108,7 @@ class HookedDialect:
             raise
         except (
             Exception
-        ) as error:  # hook call: values that no JSON document could hold, so LMI's parser does not expect them
+        ) as error:  # hook call: values that no JSON document could hold, which the parser does not expect
             logger.warning("the input formatter made parameters that cannot be read", exc_info=error)
             raise bad_input(f"The input formatter returned parameters that cannot be read: {error}") from error
 
@@ -144,13 +124,6 @@ def _payload_of(described: RequestInput) -> Payload:
     return Payload(getattr(described, "input_text", None), parameters)
 
 
-def _checked(function: Callable[..., Any]) -> OutputFormatter:
-    try:
-        return OutputFormatter(function)
-    except (TypeError, ValueError) as error:
-        raise bad_input(str(error)) from error
-
-
 def _for_prompt(described: RequestInput, text: str) -> RequestInput:
     if getattr(described, "input_text", None) == text:
         return described
@@ -159,7 +132,7 @@ def _for_prompt(described: RequestInput, text: str) -> RequestInput:
     return own
 
 
-def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, options: HookOptions, run: Runner) -> Dialects:
+def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, context: Mapping[str, Any], run: Runner) -> Dialects:
     """The dialects of the LMI routes, by name, with the operator's formatters around `lmi`, which is the one called `lmi`.
 
     An input formatter reads every body of the LMI routes, conversations too, as LMI has it. Without one, conversations and
@@ -168,11 +141,10 @@ def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, options: HookO
     if hooks.input_formatter is None and hooks.output_formatter is None:
         return dialects
     if hooks.input_formatter is not None and takes_payload(hooks.input_formatter):
-        bare = replace(hooks, input_formatter=None)
-        inner = with_hooks(dialects, lmi, bare, options, run)
-        behind = PayloadDialect(inner, InputFormatter(hooks.input_formatter, options.context), run)
+        inner = with_hooks(dialects, lmi, replace(hooks, input_formatter=None), context, run)
+        behind = PayloadDialect(inner, InputFormatter(hooks.input_formatter, context), run)
         return dict.fromkeys(dialects, behind)
-    hooked = HookedDialect(lmi, hooks, options, run)
+    hooked = HookedDialect(lmi, hooks, context, run)
     if hooks.input_formatter is None:
         return {**dialects, "lmi": hooked}
     return dict.fromkeys(dialects, hooked)
@@ -184,10 +156,10 @@ class PayloadDialect:
     def __init__(self, inner: Dialects, formatter: InputFormatter, run: Runner) -> None:
         self._inner = inner
         self._formatter = formatter
-        self.run_off_loop = run
+        self._run = run
 
     def open(self, http: HttpCall) -> Opening:
-        return Opening(partial(self.parse, http), run_off_loop=self.run_off_loop)
+        return Opening(partial(self.parse, http), run_off_loop=self._run)
 
     def parse(self, http: HttpCall) -> Call:
         headers = {**http.headers, "content-type": JSON_MEDIA_TYPE}

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from dragoman.errors import HookError
-from dragoman.server.api import Head, Reply
+from dragoman.server.api import Reply
 from dragoman.server.apis.lmi.hooks.handler import Handler
 from dragoman.server.apis.lmi.hooks.inputs import Input
 from dragoman.server.apis.lmi.hooks.outputs import Output
-from dragoman.server.apis.lmi.operator.relay import Abandoned, Broken, Piece, Relay
-from dragoman.server.apis.lmi.operator.replies import async_error_reply, error_reply, head_of, reason, reply_of
+from dragoman.server.apis.lmi.operator.messages import async_error_reply, error_reply, head_of, reason, reply_of
+from dragoman.server.apis.lmi.operator.relay import Abandoned, End, Piece, Relay
 
 logger = logging.getLogger("dragoman.hooks")
 
@@ -107,7 +107,7 @@ class HandlerCaller:
             raise
         except Exception as error:  # hook call: the operator's iterator, or its formatter
             self._tell(relay, error)
-            relay.put(Broken(HookError(reason(error))) if is_begun else error_reply(error))
+            relay.put(End(HookError(reason(error))) if is_begun else error_reply(error))
         finally:
             _close(items)
 
@@ -128,7 +128,7 @@ class HandlerCaller:
             if not is_begun:
                 raise
             self._tell(relay, error)
-            await relay.put_soon(Broken(HookError(f"Custom handler failed: {reason(error)}")))
+            await relay.put_soon(End(HookError(f"Custom handler failed: {reason(error)}")))
         finally:
             aclose = getattr(outputs, "aclose", None)
             if aclose is not None:
@@ -140,12 +140,11 @@ def _pieces_of(output: Any, *, is_begun: bool) -> list[Piece]:
     if not isinstance(output, Output):
         raise TypeError(f"Invalid output type: {type(output)}")
     if is_begun:
-        return [output.body() or b""] if output.failure is None else [Broken(HookError(output.failure))]
+        return [output.body() or b""] if output.failure is None else [End(HookError(output.failure))]
     if output.failure is not None or output.code >= 300:
         output.failure = output.failure or output.message
         return [reply_of(output)]
-    head: Head = head_of(output)
-    return [head, output.body() or b""]
+    return [head_of(output), output.body() or b""]
 
 
 def _chunk(item: Any) -> bytes:

@@ -22,9 +22,8 @@ from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.hooks.pool import HookPool
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
-from dragoman.server.apis.lmi.operator.items import handler_input
-from dragoman.server.apis.lmi.operator.relay import Broken, End, Piece, Relay
-from dragoman.server.apis.lmi.operator.replies import reply_of, stream_error
+from dragoman.server.apis.lmi.operator.messages import handler_input, reply_of, stream_error
+from dragoman.server.apis.lmi.operator.relay import End, Relay
 
 logger = logging.getLogger("dragoman.hooks")
 
@@ -66,22 +65,20 @@ class HandlerRuntime:
                     await self.loop.run(lambda: caller.call_async(item, relay))
                 else:
                     await self.pool.run(lambda: caller.call(item, relay))
-            last: Broken | End = End()
+            last = End()
         except ServerError as error:
-            last = Broken(error)
+            last = End(error)
         except Exception as error:  # hook call: what the operator's code raises was told; this is the rest
-            is_late = isinstance(error, TimeoutError) and limit.expired()
-            if not is_late:
+            if isinstance(error, TimeoutError) and limit.expired():
+                late = f"The handler took longer than the {self.timeout_s:g} s that the server allows"
+                last = End(RequestTimeout(late))
+            else:
                 logger.error("the handler's call %s failed", http.request_id, exc_info=error)
-            last = Broken(self._late() if is_late else EngineFailed("the handler could not be run"))
+                last = End(EngineFailed("the handler could not be run"))
         finally:
             if access is not None:
                 access.close()
         relay.put_last(last)
-
-    def _late(self) -> RequestTimeout:
-        assert self.timeout_s is not None  # else there is no limit to exceed
-        return RequestTimeout(f"The handler took longer than the {self.timeout_s:g} s that the server allows")
 
 
 class HandlerDialect:
@@ -103,14 +100,16 @@ class HandlerDialect:
         """The handler's answer; None = it leaves the call to generation. Raises: ServerError."""
         run = _Run(self._runtime, http)
         try:
-            opening = await run.opening()
+            opening = await run.get()
+            if isinstance(opening, bytes | End):
+                raise EngineFailed("the handler ended without an answer")
         except BaseException:
             await run.aclose()
             raise
         if isinstance(opening, Head):
             media_type = opening.media_type
             return StreamedReply(opening, run, lambda error: stream_error(error, media_type))
-        run.leave()
+        run.close()  # the handler ends by itself; it may have something to clean up
         if opening is None and not self._runtime.handler.falls_through:
             return Reply(204, b"", "")
         return opening
@@ -121,43 +120,25 @@ def with_handler(dialects: Dialects, runtime: HandlerRuntime) -> dict[str, Diale
     return {name: HandlerDialect(dialect, runtime) for name, dialect in dialects.items()}
 
 
-class _Run:
+class _Run(Relay):
     """One call of the handler: its opening, then its chunks, then `aclose`, which gives up what still runs."""
 
     def __init__(self, runtime: HandlerRuntime, http: HttpCall) -> None:
-        self._runtime = runtime
-        self._relay = Relay()
-        self._task = asyncio.create_task(runtime.work(http, self._relay))
+        super().__init__()
+        self._task = asyncio.create_task(runtime.work(http, self))
         runtime.tasks.add(self._task)
         self._task.add_done_callback(runtime.tasks.discard)
-
-    async def opening(self) -> Reply | Head | None:
-        match await self._next():
-            case Reply() | Head() | None as piece:
-                return piece
-            case _:
-                raise EngineFailed("the handler ended without an answer")
 
     def __aiter__(self) -> _Run:
         return self
 
     async def __anext__(self) -> bytes:
-        piece = await self._next()
+        piece = await self.get()
         if isinstance(piece, End):
             raise StopAsyncIteration
         assert isinstance(piece, bytes)  # after a head, only these come
         return piece
 
     async def aclose(self) -> None:
-        self._relay.close()
+        self.close()
         self._task.cancel()
-
-    def leave(self) -> None:
-        """Let the handler end by itself once its answer is complete; it may have something to clean up."""
-        self._relay.close()
-
-    async def _next(self) -> Piece:
-        piece = await self._relay.get()
-        if isinstance(piece, Broken):
-            raise piece.error
-        return piece

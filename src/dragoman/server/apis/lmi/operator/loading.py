@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
@@ -19,7 +20,6 @@ from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
 from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks, is_own_entry_point, load_hooks, own_traceback
 from dragoman.server.apis.lmi.hooks.pool import HookPool
 from dragoman.server.apis.lmi.hooks.tokenizer import HookTokenizer
-from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
@@ -80,11 +80,10 @@ def _handler_properties(config: Config) -> dict[str, str]:
     return {**config.own_options, **named, **where, "device_id": "-1", "tensor_parallel_degree": degree}
 
 
-def hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:
+def hook_context(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> dict[str, Any]:
     """Arguments for input formatters, by LMI's names; those without a counterpart here are empty or None."""
-    clients = config.clients
     values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
-    context = {
+    return {
         "configs": SimpleNamespace(**{**config.own_options, **values}, model_id_or_path=str(config.model_dir)),
         "tokenizer": HookTokenizer(
             tokenizer, None if template is None else template.render, tokenizer.facts.special_tokens
@@ -95,6 +94,5 @@ def hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate 
         "rolling_batch": None,
         "image_placeholder_token": None,
         "is_mistral_tokenizer": False,
-        "is_rolling_batch": clients.rolling_batch != "disable",
+        "is_rolling_batch": config.clients.rolling_batch != "disable",
     }
-    return HookOptions(context, has_index=clients.lmi_version == "0.32", tgi_compat=clients.tgi_compat)

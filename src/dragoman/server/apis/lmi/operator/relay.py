@@ -21,18 +21,14 @@ class Abandoned(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """The answer ends here, with a failure."""
-
-    error: ServerError
-
-
 class End:
-    """The answer ends here."""
+    """The answer ends here, with a failure if there is an error."""
+
+    error: ServerError | None = None
 
 
-Piece = Reply | Head | bytes | Broken | End | None
-"""A whole answer, or a head and chunks; None = the handler answers nothing. `End` or `Broken` comes last."""
+Piece = Reply | Head | bytes | End | None
+"""A whole answer, or a head and chunks; None = the handler answers nothing. `End` comes last."""
 
 
 class Relay:
@@ -55,12 +51,15 @@ class Relay:
             await asyncio.to_thread(self._room.acquire)
         self._hand_over(piece)
 
-    def put_last(self, piece: Broken | End) -> None:
+    def put_last(self, piece: End) -> None:
         self._queue.put_nowait(piece)
 
     async def get(self) -> Piece:
+        """The next piece. Raises: the failure that ends the answer."""
         piece = await self._queue.get()
         self._room.release()
+        if isinstance(piece, End) and piece.error is not None:
+            raise piece.error
         return piece
 
     def close(self) -> None:

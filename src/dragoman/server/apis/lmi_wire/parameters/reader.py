@@ -6,9 +6,9 @@ Types and ranges are those of all APIs; errors tell the names that were sent. On
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -39,30 +39,26 @@ class LmiBody(SharedBody, kw_only=True):
     adapter_id: str | None = None
 
 
-class Sent(NamedTuple):
-    row: Param
-    name: str
-
-
 class Parsed(msgspec.Struct, frozen=True):
     """The content of a `parameters` object, defaults filled in. `fields`: the names of those that have a value.
 
-    `unused`: names that are unknown, or overridden by another name for the same. `documented`: the fields' names here.
+    `sent`: the rows of what the client gave, by the names that it used. `documented`: the fields' names here.
+    `unused`: names that are unknown, or overridden by another name for the same.
     """
 
     values: LmiBody
     fields: Collection[str]
     reading: Reading
     documented: Mapping[str, str]
-    sent: tuple[Sent, ...] = ()
-    unused: tuple[str, ...] = ()
+    sent: Mapping[str, Param]
+    unused: list[str]
 
     def has(self, target: str) -> bool:
-        return any(sent.row.field == target for sent in self.sent)
+        return any(row.field == target for row in self.sent.values())
 
     def name_of(self, target: str) -> str:
         """The name under which the client gave `target`; the documented name where it did not."""
-        names = (sent.name for sent in self.sent if sent.row.field == target)
+        names = (name for name, row in self.sent.items() if row.field == target)
         return next(names, self.documented.get(target, target))
 
 
@@ -95,7 +91,7 @@ class ParameterReader:
     def read(self, raw: Mapping[str, Any]) -> Parsed:
         """null means not given. Raises: InvalidParameter for the first that is not legal."""
         given: dict[str, Any] = {}
-        sent: list[Sent] = []
+        sent: dict[str, Param] = {}
         unused = [name for name, value in raw.items() if value is not None and name not in self._rows]
         for name, row in self._present(raw):
             value, is_list = raw[name], row.field in _LISTS
@@ -105,7 +101,7 @@ class ParameterReader:
             if is_list:
                 value = [*given.get(row.field, ()), *(value if isinstance(value, list) else [value])]
             given[row.field] = value
-            sent.append(Sent(row, name))
+            sent[name] = row
         filled = {**self._defaults, **given}
         try:
             body = read_struct(filled, LmiBody, self._reading.profile)
@@ -113,9 +109,9 @@ class ParameterReader:
         except InvalidRequest as error:
             name_as_sent(error, self._documented, sent)
             raise
-        if body.stop and sum(one.row.field == "stop" for one in sent) > 1:
+        if body.stop and sum(row.field == "stop" for row in sent.values()) > 1:
             body.stop = list(dict.fromkeys(body.stop))  # the same under several names
-        return Parsed(body, filled.keys(), self._reading, self._documented, tuple(sent), tuple(unused))
+        return Parsed(body, filled.keys(), self._reading, self._documented, sent, unused)
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
         """The known parameters in the order of the table: of two names for one target the first wins."""
@@ -137,9 +133,9 @@ def profile_of(rows: Mapping[str, Param], limits: Limits) -> Profile:
     return Profile("lmi", bounds=bounds | {row.field: row.bounds for row in rows.values() if row.bounds is not None})
 
 
-def name_as_sent(error: InvalidRequest, documented: Mapping[str, str], sent: Sequence[Sent]) -> None:
+def name_as_sent(error: InvalidRequest, documented: Mapping[str, str], sent: Mapping[str, Param]) -> None:
     """Have the error tell the names that the client knows: those that it sent, or those that are documented."""
-    names = {**documented, **{one.row.field: one.name for one in reversed(sent)}}
+    names = {**documented, **{row.field: name for name, row in reversed(sent.items())}}
     known = re.compile(rf"\b({'|'.join(names)})\b")
     said, got, value = error.message.partition(", got ")
     error.message = known.sub(lambda found: names[found[0]], said) + got + value

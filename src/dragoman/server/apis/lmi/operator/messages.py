@@ -1,6 +1,6 @@
-"""Turns the `Output` of a handler into an HTTP answer. On a hook thread or an asynchronous handler's event loop.
+"""Turns an HTTP call into the `Input` that an operator's code sees, and the `Output` of a handler into an HTTP answer.
 
-Source: LMI's front end, v0.31.
+On the event loop, hook threads and an asynchronous handler's event loop. Source: LMI's front end, v0.31.
 """
 
 from __future__ import annotations
@@ -10,10 +10,22 @@ import logging
 import re
 from collections.abc import Mapping
 
-from dragoman.errors import HookError, ServerError
-from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, Reply, jsonline, sse
+from dragoman.errors import HookError, InvalidPayload, ServerError
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    JSONLINES_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Head,
+    HttpCall,
+    Reply,
+    jsonline,
+    sse,
+)
 from dragoman.server.apis.lmi.errors import MODEL_ERROR
+from dragoman.server.apis.lmi.hooks.inputs import Input
 from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi_wire.body import FORM, form_fields
+from dragoman.server.http.multipart import MULTIPART, read_parts
 
 logger = logging.getLogger("dragoman.hooks")
 
@@ -25,6 +37,30 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 _OUT_OF_MEMORY_TEXTS = ("No available memory for the cache blocks", "CUDA error: out of memory")
+
+
+def make_input(http: HttpCall) -> Input:
+    """A call as a model.py sees it: header fields and query as properties; the body as `data`, or a form's parts."""
+    properties = {**http.query, **http.headers}
+    if http.media_type != MULTIPART:
+        return Input(properties, [("data", http.body)])
+    try:
+        return Input(properties, [(part.name, part.content) for part in read_parts(http)])
+    except InvalidPayload:  # whether it is wrong is for the operator's code to say
+        return Input(properties, [("data", http.body)])
+
+
+def handler_input(http: HttpCall, properties: Mapping[str, str]) -> Input:
+    """The same as a handler sees it: LMI shows it a form's fields and the query as pieces of content, too.
+
+    `properties` stand behind those of the call.
+    """
+    item = make_input(http)
+    fields: list[tuple[str, str]] = list(http.query.items())
+    if http.media_type == FORM and not http.body.lstrip().startswith(b"{"):
+        fields = [*form_fields(http.body, keep_blank_values=True), *fields]
+    content = [*item.content, *((name, value.encode()) for name, value in fields if not item.contains_key(name))]
+    return Input({**properties, **item.properties}, content)
 
 
 def reply_of(output: Output) -> Reply:
