@@ -61,7 +61,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.files",
     ),
     "dragoman.hooks": ("dragoman.server.apis.lmi.hooks",),
-    "dragoman.server.apis.lmi.hooks": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
+    "dragoman.server.apis.lmi.hooks": (
+        "dragoman.types",
+        "dragoman.errors",
+        "dragoman.server.json_body",
+        "dragoman.tokenizer.base",
+    ),
     "dragoman.engine": (
         "dragoman.types",
         "dragoman.errors",

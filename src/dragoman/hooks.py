@@ -7,7 +7,7 @@ from dragoman.server.apis.lmi.hooks.async_utils import (
 )
 from dragoman.server.apis.lmi.hooks.content import decode, encode
 from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.marks import input_formatter, output_formatter
+from dragoman.server.apis.lmi.hooks.lmi_package import input_formatter, output_formatter
 from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.hooks.request_io import (
     RequestInput,

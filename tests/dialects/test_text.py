@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall
-from dragoman.server.apis.text.dialect import TextDialect, TextOptions
+from dragoman.server.apis.text.dialect import TextDialect
 from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, Limits, SamplingParams, TextPrompt
 from tests.support.tables import table
 
@@ -24,15 +24,15 @@ def http(path: str, body: Any, **query: str) -> HttpCall:
     return HttpCall("POST", path, content, query=query, request_id="req-1")
 
 
-def parse(path: str, body: Any, options: TextOptions | None = None) -> Call:
+def parse(path: str, body: Any, **options: Any) -> Call:
     """The call as the dialect reads it."""
-    return TextDialect(options).parse(http(path, body))
+    return TextDialect(**options).parse(http(path, body))
 
 
 def refusal(path: str, body: Any, **query: str) -> tuple[int, str]:
     """Status and message of a call that is refused."""
     call = http(path, body, **query)
-    dialect = TextDialect(TextOptions(limits=Limits(max_prompts=3)))
+    dialect = TextDialect(limits=Limits(max_prompts=3))
     with pytest.raises(ServerError) as caught:
         dialect.parse(call)
     reply = dialect.error_reply(caught.value, call)
@@ -50,10 +50,10 @@ class TestRequests:
     def test_the_operators_sampling_applies(self) -> None:
         sampling = SamplingParams(temperature=0.7, top_p=0.9)
         for path, body in ((ONE, GOOD), (BATCH, {"prompts": [GOOD]})):
-            assert parse(path, body, TextOptions(sampling=sampling)).requests[0].sampling == sampling
+            assert parse(path, body, sampling=sampling).requests[0].sampling == sampling
 
     def test_the_chat_template_takes_the_prompt_as_one_user_turn(self) -> None:
-        [request] = parse(ONE, GOOD, TextOptions(chat_template=True)).requests
+        [request] = parse(ONE, GOOD, chat_template=True).requests
         assert request.prompt == ChatPrompt(({"role": "user", "content": "Once"},))
 
     def test_the_prompts_own_limit_wins_over_the_shared_one(self) -> None:
@@ -71,7 +71,7 @@ class TestRequests:
         ids=str,
     )
     def test_generate_one_streams_unless_told_otherwise(self, query: dict[str, str], is_stream: bool) -> None:
-        call = TextDialect(TextOptions(hold_ms=300)).parse(http(ONE, GOOD, **query))
+        call = TextDialect(hold_ms=300).parse(http(ONE, GOOD, **query))
         assert (call.stream, call.hold_s) == (is_stream, 0.3 if is_stream else 0.0)
 
     @table(("query", "ignored"), [({}, ()), ({"stream": "true"}, ("stream",))], ids=str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.text.dialect import TextDialect, TextOptions
+from dragoman.server.apis.text.dialect import TextDialect
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 
@@ -10,5 +10,5 @@ from tests.support.tables import table
 @table("name", case_names("text_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = TextDialect(TextOptions(**case.options))
+    dialect = TextDialect(**case.options)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

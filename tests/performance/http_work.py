@@ -18,7 +18,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.server.admission import Admission
-from dragoman.server.apis.text.dialect import TextDialect, TextOptions
+from dragoman.server.apis.text.dialect import TextDialect
 from dragoman.server.app import App, ServerConfig, build_app
 from dragoman.server.generation.service import Service
 from dragoman.server.http.exchange import Message
@@ -160,7 +160,7 @@ class HttpRun:
         assert self._engine.stats().num_generated_tokens == costs.num_streams * costs.num_tokens
 
     def _app(self) -> App:
-        dialects = {**real_dialects(), "text": TextDialect(TextOptions(hold_ms=0))}  # no timer decides when it sends
+        dialects = {**real_dialects(), "text": TextDialect(hold_ms=0)}  # no timer decides when it sends
         registry = ModelRegistry(dialects, ["fake"])
         service = Service(
             name="fake",

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from dragoman.errors import CapacityError, EngineDead, EngineFailed
-from dragoman.server.apis.text.dialect import TextDialect, TextOptions
+from dragoman.server.apis.text.dialect import TextDialect
 from tests.support.fake_service import Gate, Script
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
@@ -23,14 +23,14 @@ CUT = b'{"id": "456", "prompt": "What is Deep Learning?", "maxLength": 4}'
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[RunningServer]:
     """A server whose text dialect is the real one; its hold is longer than any test."""
-    with running_server(dialects=line_dialects(text=TextDialect(TextOptions(hold_ms=60_000)))) as server:
+    with running_server(dialects=line_dialects(text=TextDialect(hold_ms=60_000))) as server:
         yield server
 
 
 @pytest.fixture
 def hasty_server() -> Iterator[RunningServer]:
     """A server that does not wait for the outcome."""
-    with running_server(dialects=line_dialects(text=TextDialect(TextOptions(hold_ms=0)))) as server:
+    with running_server(dialects=line_dialects(text=TextDialect(hold_ms=0))) as server:
         yield server
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.errors import EngineFailed, Overloaded
+from dragoman.errors import EngineFailed, InvalidRequest, Overloaded
 from dragoman.server.api import Head, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
@@ -267,9 +267,9 @@ class TestStore:
     @staticmethod
     async def until_done(store: DeferredAnswers, token: str) -> Reply:
         for _ in range(1000):
-            polled = store.poll(TestStore.call(token))
-            if polled.reply.status != 202:
-                return polled.reply
+            reply, _ = store.poll(TestStore.call(token))
+            if reply.status != 202:
+                return reply
             await asyncio.sleep(0)
         raise AssertionError("the answer never ended")
 
@@ -283,8 +283,9 @@ class TestStore:
             store.poll(self.call(kept))
             now[0] = RETENTION_S + 1
             store.start(self.exchange(), self.work)
-            assert store.poll(self.call(kept)).reply.status == 200
-            assert store.poll(self.call(lost)).is_refused
+            assert store.poll(self.call(kept))[0].status == 200
+            with pytest.raises(InvalidRequest, match="Invalid x-starting-token"):
+                store.poll(self.call(lost))
             await store.aclose()
 
         asyncio.run(run())
@@ -301,7 +302,8 @@ class TestStore:
             done = store.start(self.exchange(), self.work).headers["x-next-token"]
             await self.until_done(store, done)
             running = [store.start(self.exchange(), slow).headers["x-next-token"] for _ in range(2)]
-            assert store.poll(self.call(done)).is_refused
+            with pytest.raises(InvalidRequest):
+                store.poll(self.call(done))
             with pytest.raises(Overloaded, match="2 are allowed"):
                 store.start(self.exchange(), slow)
             release.set()
@@ -341,7 +343,8 @@ class TestStore:
             assert (await self.until_done(store, running)).body == b"x" * 100
             with pytest.raises(Overloaded, match="may take 100 bytes"):
                 store.start(self.exchange(), large)
-            assert store.poll(self.call(first)).is_refused, "the complete answer gave way"
+            with pytest.raises(InvalidRequest):  # the complete answer gave way
+                store.poll(self.call(first))
             release.set()
             assert (await self.until_done(store, f"{running}-1")).status == 200
             store.start(self.exchange(), self.work)

@@ -12,7 +12,15 @@ from dragoman.server.api import (
     model_of_body,
     model_of_query_or_header,
 )
-from dragoman.server.apis.lmi.choose import INPUTS, V1_CHAT, dialect_of_body, sole_model_if_unknown
+from dragoman.server.apis.lmi.choose import (
+    INPUTS,
+    TARGET_MODEL,
+    V1_CHAT,
+    borrow_target,
+    dialect_of_body,
+    sole_model_if_unknown,
+    target_of,
+)
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.describe import (
     ANSWERS,
@@ -30,7 +38,6 @@ from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front import adapters, manage
 from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES, POLLING_FIELDS, Polling
-from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas

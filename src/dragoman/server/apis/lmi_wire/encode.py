@@ -16,6 +16,7 @@ from dragoman.errors import ServerError
 from dragoman.server.api import (
     JSONLINES_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
+    Encoder,
     Head,
     IndexedEvent,
     Reply,
@@ -46,7 +47,7 @@ ErrorObject = Callable[[ServerError], msgspec.Struct]
 to_json = msgspec.json.encode  # NaN and infinities become null, non-ASCII stays as it is
 
 
-class LmiEncoder:
+class LmiEncoder(Encoder):
     """The framing of a stream, its end and its errors."""
 
     def __init__(self, framing: Framing, stream_error: ErrorObject) -> None:
@@ -62,14 +63,8 @@ class LmiEncoder:
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         return Head(self._media_type)
 
-    def end(self) -> bytes:
-        return b""
-
     def stream_error(self, error: ServerError) -> bytes:
         return self._frame(to_json(self._stream_error(error)))
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        return ()
 
 
 class TokenEncoder(LmiEncoder):

@@ -41,23 +41,19 @@ class Index(msgspec.Struct, frozen=True):
     routes: dict[str, list[str]]
 
 
-class Document:
-    """The server's description, made once."""
-
-    def __init__(self, server: Server) -> None:
-        described = openapi_document(server.apis, server.models.profile, server.needs_key)
-        self.reply = Reply(200, msgspec.json.encode(described), JSON_MEDIA_TYPE)
+def _document(server: Server) -> Reply:
+    described = openapi_document(server.apis, server.models.profile, server.needs_key)
+    return Reply(200, msgspec.json.encode(described), JSON_MEDIA_TYPE)
 
 
-class Metrics:
-    def __init__(self, server: Server) -> None:
-        models, watch = server.models, server.watch
-        others = (models.loads, MemoryMetrics(server.bodies))
-        self.registry = MetricsRegistry(lambda: models.models, watch.metrics, watch.other_names, others)
+def _metrics(server: Server) -> MetricsRegistry:
+    models, watch = server.models, server.watch
+    others = (models.loads, MemoryMetrics(server.bodies))
+    return MetricsRegistry(lambda: models.models, watch.metrics, watch.other_names, others)
 
 
 async def document(http: HttpCall, server: Server) -> Reply:
-    return server.shared(Document).reply
+    return server.shared(_document)
 
 
 async def docs(http: HttpCall, server: Server) -> Reply:
@@ -66,7 +62,7 @@ async def docs(http: HttpCall, server: Server) -> Reply:
 
 async def metrics(http: HttpCall, server: Server) -> Reply:
     as_openmetrics = names(http.accept, OPENMETRICS)
-    text = server.shared(Metrics).registry.render(as_openmetrics=as_openmetrics)
+    text = server.shared(_metrics).render(as_openmetrics=as_openmetrics)
     return Reply(200, text, OPENMETRICS_MEDIA_TYPE if as_openmetrics else METRICS_MEDIA_TYPE, {"vary": "accept"})
 
 

@@ -1,6 +1,7 @@
 """OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits and words.
 
-Sources: OVMS v2025.0, completions API (defaults, limits); OVMS HEAD 7e4df0c7, openai_completions.cpp (texts).
+Sources: OVMS v2025.0, completions API (defaults, limits), embeddings and rerank endpoints; OVMS HEAD 7e4df0c7,
+openai_completions.cpp, embeddings_api.cpp and rerank_utils.cpp (texts).
 """
 
 from __future__ import annotations
@@ -140,3 +141,32 @@ V3 = Profile(
 )
 
 V3_CHAT = replace(V3, texts={**_SHARED_TEXTS, **_CHAT_TEXTS}, restricted_beside_images="<ov_genai_image_")
+
+V3_EMBEDDINGS = replace(
+    V3,
+    texts={
+        **V3.texts,
+        "input.missing": "input field is required",
+        "input.type": "input should be string or array of strings",
+        "encoding_format.type": "encoding_format should be string",
+        "encoding_format.value": "encoding_format should either base64 or float",
+    },
+)
+
+V3_RERANK = replace(
+    V3,
+    texts={
+        **V3.texts,
+        "query.missing": "query field is missing in request",
+        "query.type": "query is not a string",
+        "documents.missing": "documents field is missing in request",
+        "documents.type": "documents is not an array",
+        "documents[].type": "documents array element is neither string nor object",
+        "documents[].text.missing": "document text field is missing",
+        "documents[].text.type": "document text field have to be string",
+        "top_n.type": "top_n accepts integer values",
+        "return_documents.type": "return_documents accepts boolean values",
+        "rank_fields.type": "rank_fields is not an array",
+        "max_chunks_per_doc.type": "max_chunks_per_doc accepts integer values",
+    },
+)

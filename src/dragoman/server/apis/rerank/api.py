@@ -15,7 +15,7 @@ from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
-from dragoman.server.apis.ovms_wire.pooling import V3_RERANK
+from dragoman.server.apis.ovms_wire.profile import V3_RERANK
 from dragoman.server.apis.rerank.score import SCORE
 from dragoman.server.apis.rerank_wire.dialect import rerank_dialect, told_by_all, told_by_cohere, told_by_ovms
 from dragoman.server.apis.rerank_wire.schema import (

@@ -8,7 +8,7 @@ from functools import partial
 from dragoman.errors import ALL_KINDS, Forbidden, RateLimited
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, model_of_query_or_header
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
-from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
+from dragoman.server.apis.lmi.choose import INPUTS, TARGET_MODEL, borrow_target, dialect_of_body, target_of
 from dragoman.server.apis.lmi.describe import (
     BODIES,
     CONTENT,
@@ -21,7 +21,6 @@ from dragoman.server.apis.lmi.describe import (
 from dragoman.server.apis.lmi.describe import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.deferred import POLLING_FIELDS, Polling
-from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import (
     FRONT_ERRORS,
     MODEL_ERROR,

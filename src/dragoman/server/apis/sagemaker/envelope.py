@@ -39,7 +39,7 @@ from dragoman.server.api import (
     Reply,
     StreamedReply,
 )
-from dragoman.server.apis.lmi.front.target import target_of
+from dragoman.server.apis.lmi.choose import target_of
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
 from dragoman.server.timings import ShownTimings, TimedEncoder
 from dragoman.types import GenerationEvent, GenerationResult

@@ -13,7 +13,6 @@ from dragoman.server.apis.text.dialect import (
     PARTIAL,
     TextDialect,
     TextError,
-    TextOptions,
 )
 from dragoman.server.apis.text.schema import BatchAnswerItem
 from dragoman.server.describe.answers import Answer, Answers, ErrorFamily, Shape, json_errors, merged
@@ -38,7 +37,7 @@ NAME = "text"
 def set_up(profile: ModelProfile) -> Dialects:
     asked = {"hold_ms": "text_status_hold_ms", "chat_template": "text_chat_template"}
     chosen = {name: profile.settings[option] for name, option in asked.items() if option in profile.settings}
-    return {NAME: TextDialect(TextOptions(sampling=profile.default_sampling, limits=profile.limits, **chosen))}
+    return {NAME: TextDialect(sampling=profile.default_sampling, limits=profile.limits, **chosen)}
 
 
 def _schemas(profile: ModelProfile) -> dict[str, Schema]:

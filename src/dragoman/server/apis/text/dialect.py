@@ -22,7 +22,7 @@ from dragoman.server.api import (
     Reply,
     json_reply,
 )
-from dragoman.server.apis.text.schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
+from dragoman.server.apis.text.schema import BatchAnswerItem, PromptEntry, label_of, parse_batch, parse_one
 from dragoman.server.error_kinds import statuses
 from dragoman.types import (
     ChatPrompt,
@@ -53,8 +53,8 @@ class TextError(msgspec.Struct):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
+@dataclass(frozen=True, eq=False)
+class TextDialect(PureDialect):
     """`hold_ms`: a streamed answer's head waits that long for the outcome, so that short answers have the exact status."""
 
     hold_ms: int = 200
@@ -62,25 +62,19 @@ class TextOptions:
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
     limits: Limits = field(default_factory=Limits)
 
-
-class TextDialect(PureDialect):
-    def __init__(self, options: TextOptions | None = None) -> None:
-        self._options = options or TextOptions()
-
     def parse(self, http: HttpCall) -> Call:
         if http.path == BATCH_PATH:
-            payload = parse_batch(http.body, self._options.limits.max_prompts)
-            ids = [f"{http.request_id}-{position}" for position in range(len(payload.entries))]
-            encoder = BatchEncoder(payload.entries)
-            ignored = payload.ignored + (("stream",) if _wants_stream(http, default=False) else ())
-            labels = tuple(label_of(entry.id) for entry in payload.entries)
-            return Call(self._requests(payload, ids), encoder, ignored=ignored, labels=labels)
-        payload = parse_one(http.body)
+            entries, unknown = parse_batch(http.body, self.limits.max_prompts)
+            requests = self._requests(entries, [f"{http.request_id}-{place}" for place in range(len(entries))])
+            ignored = (*unknown, *(("stream",) if _wants_stream(http, default=False) else ()))
+            labels = tuple(label_of(entry.id) for entry in entries)
+            return Call(requests, BatchEncoder(entries), ignored=ignored, labels=labels)
+        entries, unknown = parse_one(http.body)
         wants_stream = _wants_stream(http, default=True)
-        hold_s = self._options.hold_ms / 1000 if wants_stream else 0.0
-        requests = self._requests(payload, [http.request_id])
+        hold_s = self.hold_ms / 1000 if wants_stream else 0.0
+        requests = self._requests(entries, [http.request_id])
         return Call(
-            requests, TextEncoder(), stream=wants_stream, ignored=payload.ignored, hold_s=hold_s, is_head_fixed=False
+            requests, TextEncoder(), stream=wants_stream, ignored=tuple(unknown), hold_s=hold_s, is_head_fixed=False
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
@@ -89,20 +83,20 @@ class TextDialect(PureDialect):
             return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
         return json_reply(status, TextError(error.message))
 
-    def _requests(self, payload: Payload, request_ids: Sequence[str]) -> tuple[GenerationRequest, ...]:
+    def _requests(self, entries: Sequence[PromptEntry], request_ids: Sequence[str]) -> tuple[GenerationRequest, ...]:
         return tuple(
             GenerationRequest(
                 request_id=request_id,
                 prompt=self._prompt(entry),
-                sampling=self._options.sampling,
+                sampling=self.sampling,
                 max_tokens=entry.max_length,
                 on_overflow="clip",
             )
-            for request_id, entry in zip(request_ids, payload.entries, strict=True)
+            for request_id, entry in zip(request_ids, entries, strict=True)
         )
 
     def _prompt(self, entry: PromptEntry) -> Prompt:
-        if self._options.chat_template:
+        if self.chat_template:
             return ChatPrompt(messages=({"role": "user", "content": entry.prompt},))
         return TextPrompt(entry.prompt)
 

@@ -29,11 +29,8 @@ class PromptEntry(NamedTuple):
     max_length: int
 
 
-class Payload(NamedTuple):
-    """The prompts in order, and the names of fields that mean nothing here."""
-
-    entries: tuple[PromptEntry, ...]
-    ignored: tuple[str, ...]
+Parsed = tuple[list[PromptEntry], list[str]]
+"""The prompts in order, and the names of fields that mean nothing here."""
 
 
 class BatchAnswerItem(msgspec.Struct, frozen=True):
@@ -57,19 +54,19 @@ _FIELDS: Mapping[str, tuple[Any, str, str]] = {
 """The type of each field, its words in errors, and a further condition."""
 
 
-def parse_one(body: bytes) -> Payload:
+def parse_one(body: bytes) -> Parsed:
     fields = _object(body, "The request body")
-    return Payload((_entry(fields, "", None),), _unknown(fields, PROMPT_FIELDS, ""))
+    return [_entry(fields, "", None)], _unknown(fields, PROMPT_FIELDS, "")
 
 
-def parse_batch(body: bytes, max_prompts: int) -> Payload:
+def parse_batch(body: bytes, max_prompts: int) -> Parsed:
     """The prompts, the shared `maxLength` filled in. Raises: InvalidPayload."""
     fields = _object(body, "The request body")
     shared = _value(fields, "", "maxLength")
     items = _needed(fields, "", "prompts")
     if not 1 <= len(items) <= max_prompts:
         raise InvalidPayload(f"prompts has {len(items)} entries, 1 to {max_prompts} are allowed", param="prompts")
-    ignored = list(_unknown(fields, BATCH_FIELDS, ""))
+    ignored = _unknown(fields, BATCH_FIELDS, "")
     entries: list[PromptEntry] = []
     for position, item in enumerate(items):
         name = f"prompts[{position}]"
@@ -81,7 +78,7 @@ def parse_batch(body: bytes, max_prompts: int) -> Payload:
             raise (error.of(label_of(item_fields["id"])) if has_id else error) from error
         ignored.extend(_unknown(item_fields, PROMPT_FIELDS, f"{name}."))
     _refuse_duplicates(entries)
-    return Payload(tuple(entries), tuple(ignored))
+    return entries, ignored
 
 
 def label_of(entry_id: msgspec.Raw) -> str:
@@ -142,8 +139,8 @@ def _refuse_duplicates(entries: list[PromptEntry]) -> None:
         seen.add(key)
 
 
-def _unknown(fields: Fields, known: tuple[str, ...], prefix: str) -> tuple[str, ...]:
-    return tuple(f"{prefix}{name}" for name in fields if name not in known)
+def _unknown(fields: Fields, known: tuple[str, ...], prefix: str) -> list[str]:
+    return [f"{prefix}{name}" for name in fields if name not in known]
 
 
 def _shown(raw: bytes | msgspec.Raw) -> str:

@@ -5,13 +5,13 @@ Source: djl-serving's adapter management API.
 
 from __future__ import annotations
 
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound
+from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, ServerError
 from dragoman.server.adapters import ServedAdapter, ServedAdapters
 from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import (
@@ -23,13 +23,13 @@ from dragoman.server.apis.lmi.errors import (
     front_error,
     front_reply,
 )
-from dragoman.server.apis.lmi.front.manage import Done
+from dragoman.server.apis.lmi.front.manage import Done, in_front_shape
 from dragoman.server.apis.lmi.front.models import page_of
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT
-from dragoman.server.operations import AnswerCall, AnswerOperation, Server
+from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 
 _NO_PRELOAD = "preload=false is not served: an adapter is loaded when it is registered"
@@ -116,20 +116,13 @@ def _model_error(message: str) -> Reply:
     return json_reply(MODEL_ERROR, LmiShortError(message, MODEL_ERROR))
 
 
-def _told(answer: AnswerCall) -> AnswerCall:
-    """The same operation, with errors of the call in the front end's form: no model was asked."""
+def _refusal(error: ServerError) -> Reply:
+    if isinstance(error, NotFound) and error.param != "model":
+        return front_error(404, "AdapterNotFoundException", error.message)
+    return front_reply(error)
 
-    @wraps(answer)
-    async def told(http: HttpCall, server: Server) -> Any:
-        try:
-            return await answer(http, server)
-        except (NotFound, Conflict, NoMemory, InvalidRequest) as error:
-            if isinstance(error, NotFound) and error.param != "model":
-                return front_error(404, "AdapterNotFoundException", error.message)
-            return front_reply(error)
 
-    return told
-
+_told = partial(in_front_shape, kinds=(NotFound, Conflict, NoMemory, InvalidRequest), tell=_refusal)
 
 PARAMETERS = {
     "adapter_path": parameter("path", "adapter", "the adapter's name", TEXT),

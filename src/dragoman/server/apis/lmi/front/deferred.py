@@ -14,9 +14,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from dragoman.errors import Overloaded
+from dragoman.errors import InvalidRequest, Overloaded
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE, Head, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request, front_error
 from dragoman.server.http.exchange import Exchange, Message
@@ -78,14 +77,6 @@ class _Record:
                 self.is_cut = True
 
 
-class Polled(NamedTuple):
-    """`is_cut`: the call's own answer broke off here. `is_refused`: the poll itself was wrong."""
-
-    reply: Reply
-    is_cut: bool = False
-    is_refused: bool = False
-
-
 class DeferredAnswers:
     """The calls that run or have run without a waiting client. `clock`: seconds, monotonic.
 
@@ -115,27 +106,28 @@ class DeferredAnswers:
         record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.receive_message)))
         return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
 
-    def poll(self, http: HttpCall, caller: str = "") -> Polled:
-        """The items recorded since the token in `http` was made: 202 if there are none yet, 400 for a bad token.
+    def poll(self, http: HttpCall, caller: str = "") -> tuple[Reply, bool]:
+        """The items recorded since the token in `http` was made, 202 if there are none yet; True if the answer broke off.
 
-        A token of another caller is a bad one. The same token gives the same items again: a lost poll can be repeated.
+        The same token gives the same items again: a lost poll can be repeated.
+        Raises: InvalidRequest for a bad token, such as one of another caller.
         """
         given = http.headers[STARTING_TOKEN].strip()
         token, position = _parse_token(given)
         record = self._records.get(token)
         if record is None or record.caller != caller or position > len(record.items):
-            return Polled(bad_request(f"Invalid {STARTING_TOKEN}: {given}"), is_refused=True)
+            raise InvalidRequest(f"Invalid {STARTING_TOKEN}: {given}")
         limit = http.headers.get(MAX_ITEMS, "")
         if limit and not re.fullmatch(r"[1-9][0-9]{0,8}", limit):
-            return Polled(bad_request(f"{MAX_ITEMS} must be an integer of at least 1, got {limit!r}"), is_refused=True)
+            raise InvalidRequest(f"{MAX_ITEMS} must be an integer of at least 1, got {limit!r}")
         record.touched_s = self._clock()
         end = min(len(record.items), position + int(limit)) if limit else len(record.items)
         is_last = end == len(record.items) and record.is_complete
         if end == position and not is_last:
-            return Polled(Reply(202, b"", "", _token_headers(given)))
+            return Reply(202, b"", "", _token_headers(given)), False
         headers = record.headers if is_last else {**record.headers, **_token_headers(_token(token, end))}
         reply = Reply(record.status, b"".join(record.items[position:end]), record.media_type, headers)
-        return Polled(reply, is_cut=is_last and record.is_cut)
+        return reply, is_last and record.is_cut
 
     async def aclose(self) -> None:
         tasks = [record.task for record in self._records.values() if record.task is not None]
@@ -174,37 +166,35 @@ class DeferredAnswers:
         return None
 
 
-def _as_is(reply: Reply) -> Reply:
-    return reply
-
-
 @dataclass(frozen=True, slots=True)
 class Polling:
     """The step before a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
 
-    wrap_refusal: Callable[[Reply], Reply] = _as_is
+    wrap_refusal: Callable[[Reply], Reply] = lambda reply: reply
 
     async def __call__(self, exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
         """Answer a poll, or start a call whose answer is polled for; False for a call that is to take its common path."""
         deferred = server.shared(DeferredAnswers.of)
-        if http.headers.get(STARTING_TOKEN):
-            await self._send_polled(exchange, deferred.poll(http, exchange.caller))
-        elif HANDLER in http.headers:
-            refusal = bad_request("The handler can't be overridden in a request")
-            await exchange.send_reply(self.wrap_refusal(refusal))
-        elif http.headers.get(SYNCHRONOUS, "").lower() == "false":
-            await exchange.send_reply(deferred.start(exchange, proceed))
-        else:
-            return False
+        try:
+            if http.headers.get(STARTING_TOKEN):
+                await _send(exchange, *deferred.poll(http, exchange.caller))
+            elif HANDLER in http.headers:
+                raise InvalidRequest("The handler can't be overridden in a request")
+            elif http.headers.get(SYNCHRONOUS, "").lower() == "false":
+                await exchange.send_reply(deferred.start(exchange, proceed))
+            else:
+                return False
+        except InvalidRequest as error:
+            await exchange.send_reply(self.wrap_refusal(bad_request(error.message)))
         return True
 
-    async def _send_polled(self, exchange: Exchange, polled: Polled) -> None:
-        reply = polled.reply
-        if not polled.is_cut:
-            return await exchange.send_reply(self.wrap_refusal(reply) if polled.is_refused else reply)
-        await exchange.send_head(Head(reply.media_type, reply.status, reply.headers))
-        await exchange.send_chunk(reply.body)
-        return await exchange.cut()
+
+async def _send(exchange: Exchange, reply: Reply, is_cut: bool) -> None:
+    if not is_cut:
+        return await exchange.send_reply(reply)
+    await exchange.send_head(Head(reply.media_type, reply.status, reply.headers))
+    await exchange.send_chunk(reply.body)
+    return await exchange.cut()
 
 
 def _token(token: str, position: int) -> str:

@@ -5,7 +5,7 @@ Sources: djl-serving's management API; SageMaker's contract for containers of mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
@@ -46,15 +46,19 @@ class Done(msgspec.Struct, frozen=True):
     status: str
 
 
-def in_front_shape(answer: AnswerCall) -> AnswerCall:
-    """The same operation, with errors of the call in the front end's form: no model was asked."""
+def in_front_shape(
+    answer: AnswerCall,
+    kinds: tuple[type[ServerError], ...] = (InvalidRequest, EngineFailed),
+    tell: Callable[[ServerError], Reply] = front_reply,
+) -> AnswerCall:
+    """The same operation, with errors of these kinds in the front end's form: no model was asked."""
 
     @wraps(answer)
     async def told(http: HttpCall, server: Server) -> Any:
         try:
             return await answer(http, server)
-        except (InvalidRequest, EngineFailed) as error:
-            return front_reply(error)
+        except kinds as error:
+            return tell(error)
 
     return told
 
@@ -76,7 +80,7 @@ async def _register(http: HttpCall, server: Server) -> Reply:
     source, headers = call.source, _ignored(call.ignored, http, server)
     if not source.url:
         raise InvalidRequest("Parameter url is required.", param="url")
-    hosting, scheduled = _hosting(server), server.shared(Scheduled.of)
+    hosting, scheduled = _hosting(server), server.shared(Scheduled)
     name = source.name or source.url
     if not call.is_synchronous:
         _check_free(server, source.name)
@@ -108,7 +112,7 @@ async def _update(http: HttpCall, server: Server) -> Reply:
     names = (*call.ignored, *(["model_name"] if "model_name" in call.given else []))
     headers = _ignored(names, http, server)
     if not call.is_synchronous:
-        server.shared(Scheduled.of).replace(status.name, hosting.replace(source))
+        server.shared(Scheduled).replace(status.name, hosting.replace(source))
         return json_reply(202, Done(f'Model "{status.name}" replacement scheduled.'), headers)
     await server.shared(Changes.of).run(hosting.replace(source))
     return json_reply(200, Done(f'Model "{status.name}" replaced.'), headers)
@@ -134,7 +138,7 @@ def _scaled(status: ModelStatus, call: Registration, http: HttpCall, server: Ser
 
 async def _unregister(http: HttpCall, server: Server) -> Done:
     name = http.path_params["name"]
-    scheduled = server.shared(Scheduled.of)
+    scheduled = server.shared(Scheduled)
     try:
         await server.shared(Changes.of).run(_hosting(server).unload(name))
     except NotFound:
@@ -172,7 +176,7 @@ def _status(server: Server, name: str) -> ModelStatus | None:
     try:
         return server.hosting.status(name)
     except NotFound:
-        return server.shared(Scheduled.of).status(name)
+        return server.shared(Scheduled).status(name)
 
 
 def _all_facts(server: Server) -> list[ModelFacts]:
@@ -181,7 +185,7 @@ def _all_facts(server: Server) -> list[ModelFacts]:
     if server.hosting is None:
         return facts
     names = {model.name for model in served}
-    others = {one.name: one for one in (*server.shared(Scheduled.of).statuses(), *server.hosting.statuses())}
+    others = {one.name: one for one in (*server.shared(Scheduled).statuses(), *server.hosting.statuses())}
     return facts + [facts_of_status(status) for name, status in others.items() if name not in names]
 
 

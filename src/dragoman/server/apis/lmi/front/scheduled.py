@@ -23,13 +23,9 @@ logger = logging.getLogger("dragoman.host")
 class Scheduled:
     """The loads of one server that nobody waits for, and those that failed."""
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+    def __init__(self, server: Server) -> None:
+        self._changes = server.shared(Changes.of)
         self._statuses: dict[str, ModelStatus] = {}
-
-    @classmethod
-    def of(cls, server: Server) -> Scheduled:
-        return cls(server.shared(Changes.of))
 
     def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
         self._forget_oldest()

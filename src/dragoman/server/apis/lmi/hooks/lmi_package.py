@@ -6,19 +6,37 @@ Source of the names: the imports in LMI's documentation and examples, v0.23 to v
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.server.apis.lmi.hooks import async_utils, request_io
 from dragoman.server.apis.lmi.hooks.content import decode, encode
 from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.marks import input_formatter, output_formatter
 from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.hooks.service import Service
 
 LMI_PACKAGE = "djl_python"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# The attribute names are LMI's, so functions that were marked by hand count too.
+INPUT_MARK = "is_input_formatter"
+OUTPUT_MARK = "is_output_formatter"
+
+
+def input_formatter(function: Function) -> Function:
+    """The function itself, marked as the one that reads requests: `f(input_item, **kwargs) -> TextInput`."""
+    setattr(function, INPUT_MARK, True)
+    return function
+
+
+def output_formatter(function: Function) -> Function:
+    """The function itself, marked as the one that writes answers: `f(request_output: TextGenerationOutput) -> str`."""
+    setattr(function, OUTPUT_MARK, True)
+    return function
+
 
 _OBJECTS = {name: getattr(request_io, name) for name in request_io.__all__}
 _SUBMODULES: Mapping[str, Mapping[str, Any]] = {

@@ -16,8 +16,7 @@ from typing import Any
 from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter, function_name
 from dragoman.server.apis.lmi.hooks.handler import Handler
 from dragoman.server.apis.lmi.hooks.importer import FileImporter
-from dragoman.server.apis.lmi.hooks.lmi_package import LMI_PACKAGE
-from dragoman.server.apis.lmi.hooks.marks import INPUT_MARK, OUTPUT_MARK
+from dragoman.server.apis.lmi.hooks.lmi_package import INPUT_MARK, LMI_PACKAGE, OUTPUT_MARK
 
 DEFAULT_NAME = "model.py"
 HANDLER = "handle"  # LMI's default of option.handler

@@ -6,24 +6,10 @@ Without padding, truncation and tensors. Every hook thread may use it at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import ChatPrompt
-
-
-class TextTokenizer(Protocol):
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def bos_token_id(self) -> int | None: ...
-
-    @property
-    def eos_token_id(self) -> int | None: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
-
-    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str: ...
 
 
 class HookTokenizer:
@@ -31,7 +17,7 @@ class HookTokenizer:
 
     def __init__(
         self,
-        tokenizer: TextTokenizer,
+        tokenizer: Tokenizer,
         render: Callable[[ChatPrompt], str] | None = None,
         special_tokens: Mapping[str, str] | None = None,
     ) -> None:

@@ -67,7 +67,7 @@ class OutputState:
         ]
 
 
-class HookedEncoder:
+class HookedEncoder(Encoder):
     """Answers in the operator's form; `base` tells failures in LMI's. `states`: one for each request of the call."""
 
     def __init__(self, formatter: OutputFormatter, base: Encoder, states: Sequence[OutputState]) -> None:
@@ -100,14 +100,8 @@ class HookedEncoder:
             parts.append(self._walk(state))
         return b"".join(parts)
 
-    def end(self) -> bytes:
-        return b""
-
     def stream_error(self, error: ServerError) -> bytes | None:
         return self._base.stream_error(error)
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        return ()
 
     def _walk(self, state: OutputState) -> bytes:
         sequence = state.sequence(0)

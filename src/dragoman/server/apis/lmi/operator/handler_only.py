@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.generation.prepare import PreparedRequest
-from dragoman.server.registry import TakeEvent
-from dragoman.types import EngineRequest, GenerationRequest, GenerationResult
+from dragoman.types import EngineRequest
 
 
 class NoGeneration:
@@ -15,14 +15,10 @@ class NoGeneration:
     def __init__(self, name: str, reason: str) -> None:
         self._message = f"model {name} answers on the LMI routes only, with its own handler: {reason}"
 
-    async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
+    async def generate(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedFeature(self._message, param="model")
 
-    async def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        raise UnsupportedFeature(self._message, param="model")
-
-    async def generate(self, request: GenerationRequest) -> GenerationResult:
-        raise UnsupportedFeature(self._message, param="model")
+    run = prepare = generate
 
 
 class NoEngine:

@@ -50,7 +50,7 @@ class Parsed(msgspec.Struct, frozen=True):
     fields: Collection[str]
     reading: Reading
     documented: Mapping[str, str]
-    sent: Mapping[str, Param]
+    sent: dict[str, Param]
     unused: list[str]
 
     def has(self, target: str) -> bool:
@@ -133,7 +133,7 @@ def profile_of(rows: Mapping[str, Param], limits: Limits) -> Profile:
     return Profile("lmi", bounds=bounds | {row.field: row.bounds for row in rows.values() if row.bounds is not None})
 
 
-def name_as_sent(error: InvalidRequest, documented: Mapping[str, str], sent: Mapping[str, Param]) -> None:
+def name_as_sent(error: InvalidRequest, documented: Mapping[str, str], sent: dict[str, Param]) -> None:
     """Have the error tell the names that the client knows: those that it sent, or those that are documented."""
     names = {**documented, **{row.field: name for name, row in reversed(sent.items())}}
     known = re.compile(rf"\b({'|'.join(names)})\b")
