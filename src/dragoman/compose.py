@@ -63,7 +63,7 @@ from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.tokenizer.stop_strings import StopOnTokens
 from dragoman.tokenizer.turn_ends import turn_end_ids
-from dragoman.types import Limits, RepetitionDetection, StopCriterion, StopStrings
+from dragoman.types import Limits, RepetitionDetection
 
 logger = logging.getLogger("dragoman")
 
@@ -391,17 +391,8 @@ def engine_tools(
     """The functions on text that an engine calls, for this tokenizer and the tokens that end a turn."""
     pieces = TokenPieces(tokenizer)
 
-    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        return StopOnTokens(
-            pieces,
-            stop.strings,
-            min_tokens=min_tokens,
-            skip_special_tokens=stop.skip_special_tokens,
-            unsearched=stop.unsearched,
-        )
-
     compiler = LazyGrammarCompiler(tokenizer, turn_end_ids, max_grammar_s)
-    return EngineTools(compiler, watch_stops, lark_of, partial(watch_answer, pieces))
+    return EngineTools(compiler, partial(StopOnTokens, pieces), lark_of, partial(watch_answer, pieces))
 
 
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:

@@ -15,7 +15,7 @@ from dragoman.engine.base import Engine
 from dragoman.errors import UnsupportedFeature
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.contract.engines import EngineUnderTest
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 _SAMPLING = {one.name for one in msgspec.structs.fields(SamplingParams)}
 
@@ -131,12 +131,6 @@ async def until_idle(engine: Engine) -> None:
         return not (health.num_running or health.num_waiting or health.num_used_blocks)
 
     await until(is_idle)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until the condition holds; `run` bounds the wait."""
-    while not condition():  # noqa: ASYNC110 - an engine's thread changes it, there is no event to wait for
-        await asyncio.sleep(0)
 
 
 _RUN: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run]

@@ -12,8 +12,9 @@ import pytest
 
 from dragoman.engine.base import Engine
 from dragoman.errors import Cancelled, EngineDead, Overloaded, QueueTimeout, RequestTimeout, UnsupportedFeature
-from tests.contract.asking import Answer, asking, collect, collect_if, first_output, run, running, until, until_idle
+from tests.contract.asking import Answer, asking, collect, collect_if, first_output, run, running, until_idle
 from tests.contract.engines import MAX_MODEL_LEN, EngineUnderTest
+from tests.support.patience import until
 from tests.support.tables import table
 
 LONG = 150

@@ -6,8 +6,7 @@ The tests share the servers and run in their order.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.config.resolve import demo_model_dir
 from tests.engine.remote.asking import beginning
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.server_process import ServerProcess, serve
 
 LONG = 1500  # tokens: more than are made before a server is killed
@@ -63,12 +62,6 @@ def body(prompt: str, max_tokens: int) -> dict[str, Any]:
     return {"model": "demo", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
     with ExitStack() as stack:
@@ -108,7 +101,7 @@ def test_a_server_that_is_killed_takes_only_the_streams_along_that_have_begun(se
         lines = answer.iter_lines()
         assert "text" in next(lines)
         waiting = pool.submit(servers.ask, prompt, 8)
-        until(lambda: servers.gauges("dragoman_upstream_requests")[place] == 2)
+        wait_until(lambda: servers.gauges("dragoman_upstream_requests")[place] == 2)
         assert not waiting.done()
         servers.behind[place].process.kill()
         events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]

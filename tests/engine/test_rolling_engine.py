@@ -21,6 +21,7 @@ from dragoman.types import EngineOutput, EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.forward_gate import ForwardGate
 from tests.engine.naive import make_request, naive_sequence
+from tests.support.patience import until
 
 VOCAB_SIZE = 24
 TIMEOUT_S = 30.0
@@ -55,12 +56,6 @@ async def collect(engine: Engine, request: EngineRequest) -> list[EngineOutput]:
 
 async def tokens_of(engine: Engine, request: EngineRequest) -> list[int]:
     return [token_id for output in await collect(engine, request) for token_id in output.token_ids]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until the condition holds; `run` bounds the wait."""
-    while not condition():  # noqa: ASYNC110 - the engine thread changes it, there is no event to wait for
-        await asyncio.sleep(0)
 
 
 def token_ids_by_sequence(outputs: list[EngineOutput]) -> dict[int, list[int]]:

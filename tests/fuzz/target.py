@@ -32,7 +32,6 @@ from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.stop_strings import StopOnTokens
-from dragoman.types import StopCriterion, StopStrings
 from tests.performance.runners import TableRunner
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.real_dialects import real_dialects
@@ -99,11 +98,8 @@ class Target:
 def _tools(tokenizer: ByteTokenizer) -> EngineTools:
     pieces = TokenPieces(tokenizer)
 
-    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=stop.skip_special_tokens)
-
     compiler = LazyGrammarCompiler(cast(HfTokenizer, tokenizer))
-    return EngineTools(compiler, watch_stops, watch_answer=partial(watch_answer, pieces))
+    return EngineTools(compiler, partial(StopOnTokens, pieces), watch_answer=partial(watch_answer, pieces))
 
 
 @contextmanager

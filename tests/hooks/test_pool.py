@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.errors import HookError, Overloaded
 from dragoman.server.apis.lmi.hooks.pool import HookPool
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.tables import table
 
 SHORT_S = 0.05
@@ -34,13 +34,6 @@ def release() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  # threads change what is waited for
-            await asyncio.sleep(0)
 
 
 async def start(pool: HookPool, work: Callable[[], Any]) -> asyncio.Task[Any]:

@@ -19,17 +19,8 @@ from dragoman.errors import (
 )
 from dragoman.models import ModelError
 from dragoman.server.hosting import ModelHosting, ModelSource, ModelState
-from tests.support.fake_models import (
-    SIZE,
-    Hosting,
-    answer,
-    held,
-    load,
-    play,
-    refusal,
-    states,
-    until,
-)
+from tests.support.fake_models import SIZE, Hosting, answer, held, load, play, refusal, states
+from tests.support.patience import until
 
 # --- load and unload --------------------------------------------------------------------------------------------------
 

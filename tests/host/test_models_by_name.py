@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import EngineFailed, NoMemory, NotFound, NotLoaded
-from tests.support.fake_models import LIMIT, MIB, Hosting, calling, needs, play, refusal, start, until, write_models
+from tests.support.fake_models import LIMIT, MIB, Hosting, calling, needs, play, refusal, start, write_models
+from tests.support.patience import until
 
 
 async def use(found: Hosting, name: str) -> str:

@@ -13,7 +13,8 @@ from dragoman.errors import Conflict
 from dragoman.host import recovery
 from dragoman.host.recovery import FailureAction, FailurePolicy
 from dragoman.server.registry import ServerState
-from tests.support.fake_models import FakeBuilt, Hosting, load, play, refusal, until
+from tests.support.fake_models import FakeBuilt, Hosting, load, play, refusal
+from tests.support.patience import until
 
 
 @pytest.fixture(autouse=True)

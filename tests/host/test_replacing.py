@@ -13,19 +13,8 @@ from dragoman.errors import (
 )
 from dragoman.models import ModelError
 from dragoman.server.hosting import ModelSource, ModelState
-from tests.support.fake_models import (
-    SIZE,
-    Hosting,
-    answer,
-    calling,
-    held,
-    load,
-    needs,
-    play,
-    refusal,
-    until,
-    write_models,
-)
+from tests.support.fake_models import SIZE, Hosting, answer, calling, held, load, needs, play, refusal, write_models
+from tests.support.patience import until
 from tests.support.tiers import examples
 
 # --- replace ----------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from tests.support.fake_models import (
     refusal,
     start,
     states,
-    until,
 )
+from tests.support.patience import until
 from tests.support.tiers import everything
 
 # --- memory -----------------------------------------------------------------------------------------------------------

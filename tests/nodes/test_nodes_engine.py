@@ -22,7 +22,7 @@ from tests.engine.fake_runner import FakeRunner
 from tests.engine.forward_gate import ForwardGate
 from tests.support.letters import VOCAB_SIZE, letter_tools
 from tests.support.near_nodes import NearProcess, OnNearNodes
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 PROMPT = (1, 2, 3)  # less than a block: whoever is idle gets it, the first one first
 
@@ -100,12 +100,6 @@ def asking(prompt: tuple[int, ...], max_tokens: int = 4) -> EngineRequest:
 
 async def answer(nodes: OnNearNodes, request: EngineRequest) -> list[int]:
     return [token async for output in nodes.generate(request) for token in output.token_ids]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 - engines have no event for each of their gauges
-            await asyncio.sleep(0.005)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

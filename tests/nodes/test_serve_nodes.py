@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import wait_until
 from tests.support.server_process import ServerProcess, serve
 from tests.support.threads import allowed_cores, children, is_running
 
@@ -23,13 +21,6 @@ pytestmark = [
 ]
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def asked(server: ServerProcess, **fields: object) -> httpx.Response:
@@ -71,8 +62,8 @@ def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server(tmp
 
         os.kill(nodes[0], signal.SIGKILL)
         assert completed(server) == expected
-        until(lambda: len(children(server.process.pid)) == 2)
-        until(lambda: any("has an engine again" in line for line in server.output))
+        wait_until(lambda: len(children(server.process.pid)) == 2, pause_s=0.05)
+        wait_until(lambda: any("has an engine again" in line for line in server.output), pause_s=0.05)
         assert completed(server) == expected
 
         nodes = children(server.process.pid)
@@ -95,7 +86,7 @@ def test_answers_of_which_no_byte_has_gone_out_outlive_the_node_that_computed_th
     ):
         victim = children(server.process.pid)[0]
         answers = [pool.submit(completed, server, **long) for _ in range(4)]
-        until(lambda: server.metrics()["dragoman_requests_running"] == 4)
+        wait_until(lambda: server.metrics()["dragoman_requests_running"] == 4, pause_s=0.05)
         os.kill(victim, signal.SIGKILL)
         assert len({answer.result() for answer in answers}) == 1
 
@@ -108,7 +99,7 @@ def test_nodes_end_when_the_server_is_killed() -> None:
         assert len(nodes) == 2
         server.process.kill()
         server.process.wait()
-        until(lambda: not any(map(is_running, nodes)))
+        wait_until(lambda: not any(map(is_running, nodes)), pause_s=0.05)
 
 
 def test_what_is_wrong_with_a_model_is_told_as_without_nodes() -> None:

@@ -17,7 +17,7 @@ from dragoman.pictures.fetching import Fetcher
 from dragoman.pictures.memory import PictureMemory
 from tests.pictures.drawing import colours, data_url, pixels_of, png
 from tests.pictures.hosts import PUBLIC, MadeUpNetwork, hosting, ok
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.tables import table
 
 NAME = "messages[0].content[1].image_url.url"
@@ -71,11 +71,6 @@ def gate() -> Iterator[Gate]:
 def gated(gate: Gate, timeout_s: float) -> PictureLoader:
     limits = PictureLimits(timeout_s=timeout_s, allowed_hosts=("*",))
     return PictureLoader(limits, Fetcher(limits, gate), PictureMemory(2**40))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 (threads tell nobody)
-        await asyncio.sleep(0)
 
 
 def test_a_picture_in_a_data_url(plain: PictureLoader) -> None:

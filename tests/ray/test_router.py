@@ -12,9 +12,10 @@ import pytest
 
 from dragoman.engine.base import Engine
 from dragoman.types import EngineRequest
-from tests.contract.asking import first_output, run, until
+from tests.contract.asking import first_output, run
 from tests.engine.remote.asking import beginning, remote, request
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.patience import until
 
 pytest.importorskip("ray.serve", reason="Ray is not installed; see `make test-ray`")
 

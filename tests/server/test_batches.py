@@ -7,8 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from dragoman.types import EngineRequest
 from tests.support.batch_desk import Case, good, lines
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import seen_when
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
@@ -74,21 +73,13 @@ def of_anthropic(server: RunningServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.url, api_key="k", max_retries=0)
 
 
-def until(look: Callable[[], T], is_it: Callable[[T], object]) -> T:
-    """What is seen once it is as awaited."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_it(found := look()):
-        assert time.monotonic() < end_s, f"not in time: {found}"
-    return found
-
-
 def begin(client: openai.OpenAI, content: bytes, **fields: Any) -> Any:
     file = client.files.create(file=("in.jsonl", content), purpose="batch")
     return client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h", **fields)
 
 
 def ended(client: openai.OpenAI, batch_id: str) -> Any:
-    return until(
+    return seen_when(
         lambda: client.batches.retrieve(batch_id), lambda one: one.status in ("completed", "failed", "cancelled")
     )
 
@@ -169,7 +160,9 @@ def test_an_input_with_mistakes_is_refused_line_by_line(tmp_path: Path) -> None:
 def test_a_cancelled_batch_keeps_what_is_answered(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, _), of_openai(server) as client:
         begun = begin(client, lines(["a", "wait", "wait", "b"]))
-        until(lambda: client.batches.retrieve(begun.id).request_counts, lambda counts: counts and counts.completed == 2)
+        seen_when(
+            lambda: client.batches.retrieve(begun.id).request_counts, lambda counts: counts and counts.completed == 2
+        )
         with pytest.raises(openai.ConflictError, match="cancel that first"):
             client.files.delete(begun.input_file_id)
         assert client.batches.cancel(begun.id).status in ("cancelling", "cancelled")
@@ -186,7 +179,9 @@ def test_a_cancelled_batch_keeps_what_is_answered(tmp_path: Path) -> None:
 def test_a_batch_goes_on_where_a_server_left_off(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, first), of_openai(server) as client:
         begun = begin(client, lines(["a", "wait", "b", "wait", "c"]))
-        until(lambda: client.batches.retrieve(begun.id).request_counts, lambda counts: counts and counts.completed == 3)
+        seen_when(
+            lambda: client.batches.retrieve(begun.id).request_counts, lambda counts: counts and counts.completed == 3
+        )
     second = Slow()
     second.may_answer = True
     with serving(tmp_path, second) as (server, _), of_openai(server) as client:
@@ -294,9 +289,11 @@ def test_a_message_batch_from_requests_to_results(tmp_path: Path) -> None:
         assert (begun.processing_status, begun.request_counts.processing) == ("in_progress", 3)
         with pytest.raises(anthropic.BadRequestError, match="cannot be deleted before it has ended"):
             client.messages.batches.delete(begun.id)
-        until(lambda: len(engine.finished), lambda count: count == 1)
+        seen_when(lambda: len(engine.finished), lambda count: count == 1)
         assert client.messages.batches.cancel(begun.id).processing_status in ("canceling", "ended")
-        done = until(lambda: client.messages.batches.retrieve(begun.id), lambda one: one.processing_status == "ended")
+        done = seen_when(
+            lambda: client.messages.batches.retrieve(begun.id), lambda one: one.processing_status == "ended"
+        )
         counts = done.request_counts
         assert (counts.succeeded, counts.errored, counts.canceled, counts.processing) == (1, 1, 1, 0)
         found = {one.custom_id: one.result for one in client.messages.batches.results(begun.id)}

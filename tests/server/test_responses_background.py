@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, saying
 from tests.support.gated_engine import GatedEngine
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import seen_when
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
@@ -50,20 +49,13 @@ def serving(
             engine.open()
 
 
-def until(look: Callable[[], T], is_it: Callable[[T], object]) -> T:
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_it(found := look()):
-        assert time.monotonic() < end_s, f"not in time: {found}"
-    return found
-
-
 def test_a_response_is_polled_until_it_is_there() -> None:
     with serving() as (_, engine, client):
         begun = client.responses.create(model="m", input="Hi", background=True)
         assert (begun.status, begun.background, begun.output) == ("queued", True, [])
         assert client.responses.retrieve(begun.id).status == "in_progress"
         engine.open()
-        done = until(lambda: client.responses.retrieve(begun.id), lambda one: one.status == "completed")
+        done = seen_when(lambda: client.responses.retrieve(begun.id), lambda one: one.status == "completed")
         assert (done.output_text, done.id, done.background) == ("Hello", begun.id, True)
         again = client.responses.create(model="m", input="And?", previous_response_id=done.id)
         assert again.output_text == "Hello"
@@ -72,9 +64,9 @@ def test_a_response_is_polled_until_it_is_there() -> None:
 def test_a_cancelled_response_stays_so() -> None:
     with serving() as (_, engine, client):
         begun = client.responses.create(model="m", input="Hi", background=True)
-        until(lambda: engine.num_outputs, lambda count: count == 2)
+        seen_when(lambda: engine.num_outputs, lambda count: count == 2)
         assert client.responses.cancel(begun.id).status == "cancelled"
-        until(lambda: engine.aborted, len)
+        seen_when(lambda: engine.aborted, len)
         assert client.responses.retrieve(begun.id).status == "cancelled"
 
 
@@ -120,7 +112,7 @@ def test_a_response_whose_engine_fails_has_failed() -> None:
         engine.fails = True
         begun = client.responses.create(model="m", input="Hi", background=True)
         engine.open()
-        failed = until(lambda: client.responses.retrieve(begun.id), lambda one: one.status == "failed")
+        failed = seen_when(lambda: client.responses.retrieve(begun.id), lambda one: one.status == "failed")
         assert failed.error is not None
         assert "no more" in failed.error.message
 
@@ -145,7 +137,7 @@ def test_what_a_killed_server_was_making_has_failed(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, _, client):
         begun = client.responses.create(model="m", input="Hi", background=True)
         documents = tmp_path / "responses"
-        (path,) = until(lambda: list(documents.glob("*.json")), len)
+        (path,) = seen_when(lambda: list(documents.glob("*.json")), len)
         left = path.read_bytes()
     path.write_bytes(left)  # as if nothing had come after it
     with serving(tmp_path) as (_, _, client):

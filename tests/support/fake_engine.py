@@ -161,13 +161,7 @@ def watcher_of(request: EngineRequest) -> StopCriterion | None:
     stop, min_tokens = request.stop, request.sampling.min_tokens
     if stop is None or not request.is_ranked:
         return None
-    return StopOnTokens(
-        _PIECES,
-        stop.strings,
-        min_tokens=min_tokens,
-        skip_special_tokens=stop.skip_special_tokens,
-        unsearched=stop.unsearched,
-    )
+    return StopOnTokens(_PIECES, stop, min_tokens)
 
 
 def _ranked(request: EngineRequest, script: Script) -> list[EngineOutput]:

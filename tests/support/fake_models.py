@@ -226,13 +226,6 @@ def calling(model: ServedModel) -> Iterator[None]:
         yield
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Return once `condition()` is true, which tasks on this loop make it. Raises: TimeoutError if it never is."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0)
-
-
 def held(ledger: MemoryLedger) -> Mapping[str, int]:
     """Who holds how many bytes."""
     return {holding.name: holding.num_bytes for holding in ledger.holdings}

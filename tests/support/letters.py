@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from dragoman.engine.base import EngineTools
@@ -10,7 +11,7 @@ from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.tokenizer.answer_watch import AnswerWatch, watch_answer
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.stop_strings import StopOnTokens
-from dragoman.types import EngineRequest, StopCriterion, StopStrings
+from dragoman.types import EngineRequest
 
 VOCAB_SIZE = 32
 EOS_ID = 0
@@ -45,13 +46,4 @@ def letter_tools() -> EngineTools:
     tokens = [b"</s>", *LETTERS[1:]]
     compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID))
 
-    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        return StopOnTokens(
-            _PIECES,
-            stop.strings,
-            min_tokens=min_tokens,
-            skip_special_tokens=stop.skip_special_tokens,
-            unsearched=stop.unsearched,
-        )
-
-    return EngineTools(compiler.compile, watch_stops, watch_answer=letter_watch)
+    return EngineTools(compiler.compile, partial(StopOnTokens, _PIECES), watch_answer=letter_watch)

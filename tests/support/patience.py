@@ -6,9 +6,36 @@ the cores with other tests.
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 PATIENCE_S = 60.0
+
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], object], pause_s: float = 0.0) -> None:
+    """Let the event loop turn until the condition holds. Raises: TimeoutError."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  # threads and tasks change it, without an event
+            await asyncio.sleep(pause_s)
+
+
+def wait_until(condition: Callable[[], object], pause_s: float = 0.0) -> None:
+    """Wait on this thread until the condition holds."""
+    seen_when(condition, bool, pause_s)
+
+
+def seen_when(look: Callable[[], T], is_awaited: Callable[[T], object], pause_s: float = 0.0) -> T:
+    """The result of `look` once it is the awaited one."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_awaited(found := look()):
+        assert time.monotonic() < end_s, f"not in time: {found}"
+        time.sleep(pause_s)
+    return found
 
 
 def _wait_as_long() -> None:

@@ -42,7 +42,7 @@ from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.stop_strings import StopOnTokens
-from dragoman.types import EngineOutput, EngineRequest, StopCriterion, StopStrings
+from dragoman.types import EngineOutput, EngineRequest
 from tests.engine.fake_runner import FakeRunner, Logits
 from tests.engine.naive import make_request
 from tests.support.byte_tokenizer import EOS_ID, VOCAB_SIZE, ByteTokenizer
@@ -86,16 +86,7 @@ def byte_tools(tokenizer: Tokenizer | None = None, max_mask_s: float = 10.0) -> 
     tokens = [pieces[token_id].bytes for token_id in range(VOCAB_SIZE)]
     compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID), max_mask_s)
 
-    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        return StopOnTokens(
-            pieces,
-            stop.strings,
-            min_tokens=min_tokens,
-            skip_special_tokens=stop.skip_special_tokens,
-            unsearched=stop.unsearched,
-        )
-
-    return EngineTools(compiler.compile, watch_stops, watch_answer=partial(watch_answer, pieces))
+    return EngineTools(compiler.compile, partial(StopOnTokens, pieces), watch_answer=partial(watch_answer, pieces))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.stop_strings import StopOnTokens, StopScanner
-from dragoman.types import Unsearched
+from dragoman.types import StopStrings, Unsearched
 from tests.support.byte_tokenizer import EOS_ID, ByteTokenizer
 from tests.support.tables import table
 
@@ -80,7 +80,7 @@ def test_an_empty_stop_string_is_refused() -> None:
 @example(data="é\n".encode(), stops=["\n"], min_tokens=0)
 def test_the_criterion_on_tokens_says_what_the_text_says(data: bytes, stops: list[str], min_tokens: int) -> None:
     letters_only = bytes(b"ab\n"[byte % 3] for byte in data)
-    criterion = StopOnTokens(TokenPieces(ByteTokenizer()), stops, min_tokens=min_tokens)
+    criterion = StopOnTokens(TokenPieces(ByteTokenizer()), StopStrings(tuple(stops)), min_tokens)
     for size in range(1, len(letters_only) + 1):
         text = letters_only[:size].decode()
         ends_with_stop = any(text.endswith(stop) for stop in stops)
@@ -93,12 +93,12 @@ def test_the_criterion_finds_a_stop_string_inside_the_last_token_and_across_hidd
             return {1: b"so on", 2: b".\n\nAnd", 3: "🍊\n".encode()}.get(token_id, super().token_bytes(token_id))
 
     pieces = TokenPieces(Syllables())
-    assert StopOnTokens(pieces, ["\n\n"])([1, 2])
-    assert not StopOnTokens(pieces, ["\n\n"])([1, 2, 1])
-    assert StopOnTokens(pieces, ["on.\n"])([1, EOS_ID, 2])
-    assert not StopOnTokens(pieces, ["on.\n"], skip_special_tokens=False)([1, EOS_ID, 2])
-    assert StopOnTokens(pieces, ["🍊\n.\n"])([3, 2])
-    assert not StopOnTokens(pieces, ["x"])([])
+    assert StopOnTokens(pieces, StopStrings(("\n\n",)))([1, 2])
+    assert not StopOnTokens(pieces, StopStrings(("\n\n",)))([1, 2, 1])
+    assert StopOnTokens(pieces, StopStrings(("on.\n",)))([1, EOS_ID, 2])
+    assert not StopOnTokens(pieces, StopStrings(("on.\n",), False))([1, EOS_ID, 2])
+    assert StopOnTokens(pieces, StopStrings(("🍊\n.\n",)))([3, 2])
+    assert not StopOnTokens(pieces, StopStrings(("x",)))([])
 
 
 @table(
@@ -119,5 +119,5 @@ def test_the_criterion_finds_a_stop_string_inside_the_last_token_and_across_hidd
 )
 def test_stop_strings_between_marks_do_not_end_a_ranked_sequence(text: str, inside: str, ends_here: bool) -> None:
     unsearched = Unsearched((("(", ")"), ("[", "]"), ("{", "")), inside)
-    criterion = StopOnTokens(TokenPieces(ByteTokenizer()), ["."], unsearched=unsearched)
+    criterion = StopOnTokens(TokenPieces(ByteTokenizer()), StopStrings((".",), True, unsearched))
     assert criterion(list(text.encode())) is ends_here

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dragoman.tokenizer.base import TokenPieces
-from dragoman.types import Unsearched
+from dragoman.types import StopStrings
 
 
 class StopMatch(NamedTuple):
@@ -74,22 +74,14 @@ def _open_position(seen: str, stop: str) -> int:
 class StopOnTokens:
     """Implements `types.StopCriterion`. Matches before `min_tokens` or in the `unsearched` parts do not count."""
 
-    def __init__(
-        self,
-        pieces: TokenPieces,
-        stops: Sequence[str],
-        *,
-        min_tokens: int = 0,
-        skip_special_tokens: bool = True,
-        unsearched: Unsearched | None = None,
-    ) -> None:
+    def __init__(self, pieces: TokenPieces, stop: StopStrings, min_tokens: int = 0) -> None:
         self._pieces = pieces
-        self._stops = [stop.encode() for stop in stops]
+        self._stops = [text.encode() for text in stop.strings]
         self._longest = max(map(len, self._stops))
         self._min_tokens = min_tokens
-        self._skips_special = skip_special_tokens
-        marks = () if unsearched is None else unsearched.marks
-        self._inside = "" if unsearched is None else unsearched.inside
+        self._skips_special = stop.skip_special_tokens
+        marks = () if stop.unsearched is None else stop.unsearched.marks
+        self._inside = "" if stop.unsearched is None else stop.unsearched.inside
         self._ends = {begin.encode(): end.encode() for begin, end in marks}
         self._marks = frozenset((*self._ends, *self._ends.values(), self._inside.encode()))
 

@@ -8,9 +8,10 @@ from dragoman.engine.remote import fleet
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.wire import Ask, prompt_body
 from dragoman.errors import Unavailable, UnsupportedFeature
-from tests.contract.asking import run, until
+from tests.contract.asking import run
 from tests.engine.remote.asking import load, outputs, remote, request
 from tests.support.fake_upstream import FakeUpstream, listening
+from tests.support.patience import until
 
 
 def test_an_adapter_is_asked_for_in_the_place_of_the_model() -> None:

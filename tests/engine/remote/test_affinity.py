@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from dragoman.engine.base import Engine
-from tests.contract.asking import run, until
+from tests.contract.asking import run
 from tests.engine.remote.asking import beginning, remote, request, text
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.patience import until
 
 
 def servers(count: int) -> list[FakeUpstream]:

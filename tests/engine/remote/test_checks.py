@@ -9,9 +9,10 @@ import pytest
 from dragoman.engine.base import Engine
 from dragoman.engine.remote import fleet
 from dragoman.errors import EngineFailed, Unavailable
-from tests.contract.asking import run, until
+from tests.contract.asking import run
 from tests.engine.remote.asking import PROMPT, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.patience import until
 
 SAID = "one two three"
 

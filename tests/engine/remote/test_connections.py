@@ -14,7 +14,8 @@ from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError, new_session
 from dragoman.engine.remote.wire import Trace
-from tests.contract.asking import run, until
+from tests.contract.asking import run
+from tests.support.patience import until
 
 _EVENTS = b'data: {"choices":[{"text":"one"}]}\n\ndata: [DONE]\n\n'
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"

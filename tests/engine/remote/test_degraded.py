@@ -9,9 +9,10 @@ import pytest
 from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
 from dragoman.errors import EngineFailed, InvalidRequest, UnsupportedFeature
 from dragoman.types import FinishReason, RepetitionDetection
-from tests.contract.asking import run, until
+from tests.contract.asking import run
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream, listening
+from tests.support.patience import until
 
 ODD = ("  two  blanks\n\n", "ünïcödé ", "日本", "\U0001f409", "\ttab", "</s> is <unk> text", "{}[]\\\"'", " fi\u0301n")
 

@@ -21,9 +21,10 @@ from dragoman.errors import (
     UnsupportedFeature,
 )
 from dragoman.types import EngineRequest
-from tests.contract.asking import first_output, run, until
+from tests.contract.asking import first_output, run
 from tests.engine.remote.asking import PROMPT, TOKENIZER, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.patience import until
 
 SAID = "one two three"
 

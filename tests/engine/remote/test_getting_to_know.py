@@ -12,9 +12,10 @@ from dragoman.engine.remote import fleet
 from dragoman.engine.remote.factory import factory
 from dragoman.errors import UnsupportedFeature
 from dragoman.types import FinishReason, FurtherSampling, RepetitionDetection, TraceContext
-from tests.contract.asking import run, until
+from tests.contract.asking import run
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, setup, text
 from tests.support.fake_upstream import OPENAI, FakeUpstream, listening
+from tests.support.patience import until
 
 IDS = TOKENIZER.encode_continuation("one two three")
 PIECES = [TOKENIZER.token_bytes(token).decode() for token in IDS]

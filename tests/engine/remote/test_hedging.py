@@ -11,9 +11,10 @@ from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.upstream import Upstream
 from dragoman.errors import EngineFailed, InvalidRequest
-from tests.contract.asking import first_output, run, until
+from tests.contract.asking import first_output, run
 from tests.engine.remote.asking import outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream
+from tests.support.patience import until
 
 SAID = "one two three"
 SOON = {"hedge_after_ms": 1.0}
