@@ -138,12 +138,8 @@ class PoolingEngine:
             message = (
                 f"{waiting} tokens wait to be embedded, {self._max_waiting_tokens} allowed; this call has {num_tokens}"
             )
-            raise Overloaded(message, retry_after_s=self._retry_after_s(waiting))
-
-    def _retry_after_s(self, num_waiting: int) -> int:
-        totals = self._totals
-        seconds = num_waiting * totals.step_s.total / max(totals.num_tokens, 1)
-        return min(max(ceil(seconds), 1), _MOST_RETRY_S)
+            seconds = waiting * self._totals.step_s.total / max(self._totals.num_tokens, 1)
+            raise Overloaded(message, retry_after_s=min(max(ceil(seconds), 1), _MOST_RETRY_S))
 
     def _wait_until_idle(self, timeout_s: float) -> None:
         with self._changed:

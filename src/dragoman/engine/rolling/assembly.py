@@ -64,7 +64,8 @@ def _proposers(
     options: RollingOptions, model: LoadedModel, draft: LoadedModel | None, runner: OpenVinoRunner
 ) -> list[Proposer]:
     """The proposers for speculative decoding, the surest first."""
-    if options.speculation == "off" or not (options.speculates or _guesses_freely(model)):
+    takes_back = not (model.facts.state_layers or model.facts.convolution_layers)  # without extra memory
+    if options.speculation == "off" or not (options.speculates or takes_back):
         return []
     proposers: list[Proposer] = [ForcedTokensProposer()]
     if options.speculation != "draft":
@@ -82,10 +83,6 @@ def _context_share(model: LoadedModel) -> float:
     matrices = 12 * facts.hidden_size**2 * len(facts.layers) + facts.vocab_size * facts.hidden_size
     weights = matrices * _WEIGHT_BYTES.get(profile.weights.stored_type, 2.0)
     return _ATTENTION_FACTOR * sum(model.block_bytes) / profile.block_size / weights
-
-
-def _guesses_freely(model: LoadedModel) -> bool:
-    return not (model.facts.state_layers or model.facts.convolution_layers)
 
 
 def _draft_proposer(draft: LoadedModel, runner: OpenVinoRunner) -> Proposer:

@@ -110,10 +110,24 @@ class RollingEngine:
         self._core = EngineCore(
             runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, storage=storage
         )
-        self._capabilities = replace(
-            _capabilities(runner, config, proposers, tools),
-            pictures=embedder is not None,
+        # A sequence must fit both the context and the whole cache.
+        lengths = (context_length(runner, config), cache_length(runner))
+        self._capabilities = Capabilities(
+            max_model_len=min(length for length in lengths if length is not None),
+            vocab_size=runner.vocab_size,
+            beam_search=True,
+            best_of=True,
+            grammar=tools is not None,
+            stop_strings=tools is not None,
+            speculative=bool(proposers),
+            cache_salt=True,
             cache_keep=storage is not None and config.prefix_cache != "off",
+            priority=True,
+            queue_timeout=True,
+            pictures=embedder is not None,
+            bounds_answers=tools is not None,
+            progress=True,
+            context_shift=True,
         )
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
@@ -333,12 +347,10 @@ class RollingEngine:
     # --- the loop: on the engine thread -------------------------------------------------------------------------------
 
     def _run_loop(self) -> None:
-        while self._core.inbox.wait(self._has_work):
+        core = self._core
+        while core.inbox.wait(lambda: core.has_work() or core.has_chores()):
             with self._step_log:
-                self._deliver(self._core.step())
-
-    def _has_work(self) -> bool:
-        return self._core.has_work() or self._core.has_chores()
+                self._deliver(core.step())
 
     def _fail(self, error: EngineDead) -> None:
         self._core.inbox.close()
@@ -360,28 +372,6 @@ class RollingEngine:
     def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
         for stream in [stream for stream in list(self._streams.values()) if stream.loop is loop]:
             self._close_stream(stream)
-
-
-def _capabilities(
-    runner: ModelRunner, config: RollingConfig, proposers: Rows[Proposer], tools: EngineTools | None
-) -> Capabilities:
-    """A sequence must fit both the context and the whole cache."""
-    lengths = (context_length(runner, config), cache_length(runner))
-    return Capabilities(
-        max_model_len=min(length for length in lengths if length is not None),
-        vocab_size=runner.vocab_size,
-        beam_search=True,
-        best_of=True,
-        grammar=tools is not None,
-        stop_strings=tools is not None,
-        speculative=bool(proposers),
-        cache_salt=True,
-        priority=True,
-        queue_timeout=True,
-        bounds_answers=tools is not None,
-        progress=True,
-        context_shift=True,
-    )
 
 
 def _put_all(items: list[tuple[_Stream, _Item]]) -> None:

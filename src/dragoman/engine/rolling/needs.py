@@ -103,19 +103,20 @@ def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int)
 
 
 def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile, context: int) -> RollingConfig:
+    takes_back = not (facts.convolution_layers or facts.state_layers)
     return RollingConfig(
         max_batch_tokens=options.max_batch_tokens,
         max_num_seqs=options.max_num_seqs,
         prefix_cache=prefix_cache_mode(options, facts, profile),
         max_slowdown=options.max_step_slowdown,
         max_model_len=context,
-        repeats_steps=not (facts.convolution_layers or facts.state_layers),
+        repeats_steps=takes_back,
         has_states=bool(facts.state_layers) and not computes_alike(facts, profile),
         speculation=SpeculationConfig(
             options.num_assistant_tokens,
             options.max_ngram_size,
             options.speculative_max_batch,
-            pads_steps=not (facts.convolution_layers or facts.state_layers),
+            pads_steps=takes_back,
         ),
     )
 

@@ -221,7 +221,7 @@ class Updater:
 
         Row i was sampled as if the first i drafts were part of the sequence: valid only if all of these are confirmed.
         """
-        first, num_known = row, sequence.num_computed_tokens
+        first, num_known, max_tokens = row, sequence.num_computed_tokens, sequence.group.request.max_tokens
         while True:
             token_id, logprob = int(sampled.token_ids[row]), sampled.logprobs[row]
             reason = sequence.end_reason(token_id)
@@ -229,7 +229,9 @@ class Updater:
             sequence.sampler_state.observe(token_id)
             if logprob is not None:
                 sequence.cumulative_logprob += logprob
-            sequence.finish_reason = reason or _limit_reached(sequence)
+            if reason is None and sequence.num_generated_tokens >= max_tokens:
+                reason = FinishReason.LENGTH  # the context never is the limit: it suffices, or is shifted
+            sequence.finish_reason = reason
             draft = row - first
             row += 1
             if sequence.finish_reason is not None or draft == len(draft_ids) or token_id != draft_ids[draft]:
@@ -284,11 +286,6 @@ class Updater:
             output.num_stored_tokens = group.num_stored_tokens
             output.queue_s = group.queue_s
         deliveries.append(Delivery(group.key, output))
-
-
-def _limit_reached(sequence: Sequence) -> FinishReason | None:
-    """The context never is the limit: it suffices, or is shifted."""
-    return FinishReason.LENGTH if sequence.num_generated_tokens >= sequence.group.request.max_tokens else None
 
 
 def _num_equal(token_ids: Rows[int], draft_ids: Rows[int]) -> int:

@@ -17,7 +17,6 @@ import openvino as ov
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
-from dragoman.engine.rolling.forward.state_blocks import state_inputs
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.loader import LoadedModel, cache_kind, cache_ports
 from dragoman.models.runtime.memory import return_freed_memory
@@ -134,7 +133,7 @@ class OpenVinoRunner:
         self._set("sampled_tokens_indices", batch.logit_indices)
         if self._has_state_inputs:
             zero_block = self.pools[-1].num_blocks + 1
-            for name, values in state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():
+            for name, values in _state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():
                 self._set(name, values)
         self._request.start_async()
         self._request.wait()
@@ -236,3 +235,24 @@ class OpenVinoRunner:
         for tensor in chain.from_iterable(caches):
             forget_pages(tensor.data)
         self._loaded = None
+
+
+def _state_inputs(batch: ForwardBatch, tables: BlockTables, block_size: int, zero_block: int) -> dict[str, Array]:
+    """The inputs of layers with states. `tables`: of their kind. `zero_block`: a block with the initial state.
+
+    A block holds one state, after its last computed token. A step overwrites the state that it changes, so it cannot be
+    repeated.
+    """
+    lists: list[Array] = []
+    for row in range(len(tables.past_lens)):
+        blocks = tables.block_indices[tables.block_indices_begins[row] : tables.block_indices_begins[row + 1]]
+        past = tables.past_lens[row]
+        # The block with the last computed token; a sequence's first token has none before it.
+        before = blocks[(past - 1) // block_size] if batch.past_lens[row] else zero_block
+        lists.append(np.append(np.int32(before), blocks[past // block_size :]))
+    begins = np.cumsum([0, *map(len, lists)])
+    return {
+        "state_blocks": np.concatenate(lists).astype(np.int32),
+        "state_blocks_begins": begins.astype(np.int32),
+        "state_interval": np.full(len(lists), block_size, dtype=np.int32),
+    }

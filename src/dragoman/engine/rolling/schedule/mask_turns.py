@@ -35,7 +35,7 @@ class MaskTurns:
         if num_active > len(slow) and now_s < self._next_s:
             return
         left_s = STEP_S
-        for place, (sequence, masker) in enumerate(sorted(slow, key=_least_first)):
+        for place, (sequence, masker) in enumerate(sorted(slow, key=lambda one: (one[1].total_s, one[0].num_tokens))):
             left_s -= masker.last_s
             if place and left_s < 0:
                 break
@@ -54,8 +54,3 @@ class MaskTurns:
 def _slow_masker(sequence: Sequence) -> TokenMasker | None:
     masker = None if sequence.is_held else sequence.sampler_state.masker
     return masker if masker is not None and masker.last_s >= SLOW_MASK_S else None
-
-
-def _least_first(one: tuple[Sequence, TokenMasker]) -> tuple[float, int]:
-    sequence, masker = one
-    return masker.total_s, sequence.num_tokens

@@ -36,13 +36,11 @@ class Outlook:
     def tokens_beyond(self, group: SequenceGroup, most: float) -> int | None:
         """Prompt tokens to compute before a waiting group's first token, if surely more than `most`; else None."""
         ahead = [one.sequences[0] for one in self._queue.ahead_of(group)]
-        prompts = [*self._prefilling(group.priority), *ahead, group.sequences[0]]
+        prefilling = [one for one in self._running if one.group.priority >= group.priority and not one.is_decoding]
+        prompts = [*prefilling, *ahead, group.sequences[0]]
         if sum(_num_left(sequence) for sequence in prompts) <= most:  # the usual case
             return None
         return self._more_than(most, prompts)
-
-    def _prefilling(self, priority: int) -> list[Sequence]:
-        return [one for one in self._running if one.group.priority >= priority and not one.is_decoding]
 
     def _more_than(self, most: float, prompts: Iterable[Sequence]) -> int | None:
         total, seen = 0, set[bytes]()

@@ -101,15 +101,10 @@ class RowCosts:
         self._context_share = context_share
         self._sizes: dict[int, _Size] = {}
         self._num_steps = self._refresh_at = self._measured_at = 0
-        self._last_rows = 0  # of the last step; 0 = it included prompts
+        self.last_rows = 0  # of the last step, at least 2: as many cost no change; 0 = it included prompts
         self._changes: deque[tuple[int, float]] = deque(maxlen=_NUM_CHANGES)  # of (step, seconds)
         self._context_s = 0.0
         self._line: _Line | None = None  # without context; None = outdated
-
-    @property
-    def last_rows(self) -> int:
-        """Rows of the last step, at least 2: an equal number avoids the cost of a change. 0 = no such number."""
-        return self._last_rows
 
     @property
     def context_s(self) -> float:
@@ -119,15 +114,15 @@ class RowCosts:
 
     def change_s(self, num_rows: int) -> float:
         """The extra seconds of a step of `num_rows` rows because the last step had another number."""
-        return 0.0 if max(num_rows, _LEAST_ROWS) == self._last_rows else self._usual_change_s()
+        return 0.0 if max(num_rows, _LEAST_ROWS) == self.last_rows else self._usual_change_s()
 
     def note_prompts(self) -> None:
         """A step with prompts says nothing about rows."""
-        self._last_rows = 0
+        self.last_rows = 0
 
     def skips(self, num_rows: int) -> bool:
         """True if a step of `num_rows` rows need not be measured, as the last ones of that size were; then counts it."""
-        if max(num_rows, _LEAST_ROWS) != self._last_rows or self._num_steps + 1 >= self._measured_at:
+        if max(num_rows, _LEAST_ROWS) != self.last_rows or self._num_steps + 1 >= self._measured_at:
             return False
         self._num_steps += 1
         return True
@@ -138,8 +133,8 @@ class RowCosts:
         The first step of a size is ignored: the runtime chooses its kernels then.
         """
         self._num_steps += 1
-        is_other = max(num_rows, _LEAST_ROWS) != self._last_rows
-        self._last_rows, self._measured_at = max(num_rows, _LEAST_ROWS), 0
+        is_other = max(num_rows, _LEAST_ROWS) != self.last_rows
+        self.last_rows, self._measured_at = max(num_rows, _LEAST_ROWS), 0
         size = self._sizes.setdefault(size_of(num_rows), _Size())
         size.last = self._num_steps
         if not size.has_begun:

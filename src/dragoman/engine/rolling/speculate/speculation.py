@@ -328,7 +328,7 @@ class Speculation:
             return
         begin = self._clock()
         proposals = self._ask(proposer, served)
-        self._depth.observe(max(map(_num_guesses, proposals), default=0), self._clock() - begin)
+        self._depth.observe(max((len(proposal.token_ids) for proposal in proposals), default=0), self._clock() - begin)
         by_id = {one.wish.sequence.sequence_id: one for one in asking}
         self._improve([by_id[wish.sequence.sequence_id] for wish in served], proposals)
 
@@ -479,7 +479,3 @@ def _eased(known_s: float, measured_s: float) -> float:
 def _says_how_many(sequence: Sequence) -> bool:
     sampling = sequence.group.request.sampling
     return bool(sampling.num_assistant_tokens) or sampling.assistant_confidence_threshold is not None
-
-
-def _num_guesses(proposal: Proposal) -> int:
-    return len(proposal.token_ids)
