@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.lmi.conversations import negotiate
-from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.pooling import PoolingKind
 
 
@@ -104,8 +103,8 @@ def test_a_line_says_whose_shape_a_plain_conversation_gets(
 def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool, has_lmi_signs: bool) -> bool:
     """Whether the line is true of the dialect, for the curl that the banner shows."""
     headers = {"user-agent": "curl/8.5", **({"authorization": "Bearer k"} if needs_key else {})}
-    options = ChatOptions(negotiate, chat_format, has_lmi_signs=has_lmi_signs)
-    profile = negotiate(options, HttpCall("POST", "/v1/chat/completions", b"", headers))
+    model = ModelProfile(settings={"chat_format": chat_format, "has_lmi_signs": has_lmi_signs})
+    profile = negotiate(model, HttpCall("POST", "/v1/chat/completions", b"", headers))
     return (profile.name == "v1") is ("answers in OpenAI's" in line)
 
 

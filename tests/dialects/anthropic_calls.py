@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dragoman.server.api import Call
+from dragoman.server.api import Call, ModelProfile
 from dragoman.server.apis.anthropic.dialect import MessagesDialect
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, ServedNames
 from dragoman.types import ChatPrompt, GenerationEvent, GenerationRequest
 from tests.dialects.openai_calls import SERVED, http_call, stream_bytes
 
@@ -28,7 +27,7 @@ PICTURE: Mapping[str, Any] = {
 
 def messages(name: str = SERVED, **options: Any) -> MessagesDialect:
     """The dialect of a model."""
-    return MessagesDialect(OpenAiOptions(names=ServedNames(name), **options))
+    return MessagesDialect(ModelProfile(name=name, **options))
 
 
 def text(words: str, **more: Any) -> dict[str, Any]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 import pytest
 
 from dragoman.errors import InvalidRequest
-from dragoman.server.api import Call, Dialect, HttpCall
+from dragoman.server.api import Call, Dialect, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
-from dragoman.server.apis.openai_wire.common import ServedNames
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatRoute
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
@@ -24,7 +24,7 @@ CompletionsApi = Literal["v1", "v3", "lmi"]
 PROFILES: Mapping[str, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}
 ROUTES: Mapping[str, ChatRoute] = {
     "v1": negotiate,
-    "v3": lambda options, http: V3_CHAT,
+    "v3": lambda model, http: V3_CHAT,
     "invocations": lmi_route,
 }
 
@@ -48,15 +48,22 @@ def http_call(body: object, *, path: str = "/x", **headers: str) -> HttpCall:
     return HttpCall("POST", path, content, {"content-type": "application/json", **named}, request_id="req-1")
 
 
+def model(**options: Any) -> ModelProfile:
+    """The profile of a model; an option that is not one of its fields is a setting of the operator's."""
+    known = {field.name for field in fields(ModelProfile)}
+    facts = {name: value for name, value in options.items() if name in known}
+    settings = {name: value for name, value in options.items() if name not in known}
+    return ModelProfile(**{"name": SERVED, "settings": settings, **facts})
+
+
 def completions(api: CompletionsApi = "v1", **options: Any) -> CompletionsDialect:
     """A completions dialect with a clock that stands still."""
-    names = ServedNames(SERVED)
-    return CompletionsDialect(CompletionsOptions(profile=PROFILES[api], names=names, **options), clock=lambda: NOW_S)
+    return CompletionsDialect(model(**options), PROFILES[api], clock=lambda: NOW_S)
 
 
 def chats(route: Any = "v1", **options: Any) -> ChatDialect:
     """A chat dialect with a clock that stands still."""
-    return ChatDialect(ChatOptions(ROUTES[route], names=ServedNames(SERVED), **options), clock=lambda: NOW_S)
+    return ChatDialect(model(**options), ROUTES[route], clock=lambda: NOW_S)
 
 
 def complete(api: CompletionsApi = "v1", **body: Any) -> Call:

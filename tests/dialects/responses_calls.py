@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from dragoman.server.api import Call
-from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.api import Call, ModelProfile
 from dragoman.server.apis.responses import asking
 from dragoman.server.apis.responses.asking import Asking
-from dragoman.server.apis.responses.dialect import ResponsesDialect, ResponsesOptions
+from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.store import ResponseStore
 from dragoman.types import ChatPrompt, GenerationEvent
@@ -25,8 +24,8 @@ TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "obje
 
 def responses(route: str = "v1", **options: Any) -> ResponsesDialect:
     """A dialect with a clock that stands still, whose responses all have one id."""
-    chosen = ResponsesOptions(**{"names": ServedNames(SERVED), **options, "profile": PROFILES[route]})
-    return ResponsesDialect(chosen, clock=lambda: NOW_S, new_id=lambda caller, is_stored: ID)
+    model = ModelProfile(**{"name": SERVED, **options})
+    return ResponsesDialect(model, PROFILES[route], clock=lambda: NOW_S, new_id=lambda caller, is_stored: ID)
 
 
 def respond(route: Route = "v1", **body: Any) -> Call:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
-from dragoman.server.apis.openai_wire.common import ServedNames
-from tests.dialects.openai_calls import ROUTES
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from tests.dialects.openai_calls import ROUTES, model
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 
@@ -14,8 +13,7 @@ NOW_S = 1_711_997_860.0
 @table("name", case_names("chat_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = ChatDialect(
-        ChatOptions(**{"names": ServedNames("demo"), **case.options, "route": ROUTES[case.options["route"]]}),
-        clock=lambda: NOW_S,
-    )
+    options = dict(case.options)
+    route = ROUTES[options.pop("route")]
+    dialect = ChatDialect(model(name="demo", **options), route, clock=lambda: NOW_S)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

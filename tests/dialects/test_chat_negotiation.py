@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.lmi.conversations import negotiate
-from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
-from tests.dialects.openai_calls import ROUTES, chats, http_call, refusal
+from tests.dialects.openai_calls import ROUTES, chats, http_call, model, refusal
 from tests.support.tables import Rows, table
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
@@ -57,9 +56,9 @@ def test_the_shape_follows_the_route_the_configuration_and_who_is_calling() -> N
         for case in CASES:
             route, chat_format, has_signs, headers, extra, shape = case
             http = http_call({**BODY, **extra}, **headers)
-            options = ChatOptions(ROUTES[route], cast(Any, chat_format), has_lmi_signs=has_signs)
+            served = model(chat_format=chat_format, has_lmi_signs=has_signs)
             with rows.row(*case):
-                assert (ROUTES[route](options, http).name == "lmi") == (shape == "lmi")
+                assert (ROUTES[route](served, http).name == "lmi") == (shape == "lmi")
 
 
 @table(
@@ -86,4 +85,4 @@ def test_a_body_that_cannot_be_read_is_refused_in_the_shape_of_its_headers() -> 
 
 
 def test_a_call_without_headers_is_lmis() -> None:
-    assert negotiate(ChatOptions(negotiate), HttpCall("POST", "/v1/chat/completions", b"")).name == "lmi"
+    assert negotiate(ModelProfile(), HttpCall("POST", "/v1/chat/completions", b"")).name == "lmi"

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from dragoman.errors import EngineFailed
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi.conversations import lmi_route
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
 from dragoman.server.generation.fold import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, TokenOutput, TopToken
 from tests.dialects.openai_calls import SERVED, answer, chat, chunks, http_call, stream_bytes, token
@@ -48,7 +49,7 @@ def test_created_is_the_unix_time_in_whole_seconds(route: str) -> None:
 @table(("accept", "expected"), [("*/*", [11, 12]), ("text/event-stream", [10, 10])])
 def test_created_is_per_chunk_in_lmis_streams_and_per_answer_in_openais(accept: str, expected: list[int]) -> None:
     ticks = iter([10.5, 11.5, 12.5])
-    dialect = ChatDialect(ChatOptions(lmi_route), clock=lambda: next(ticks))
+    dialect = ChatDialect(ModelProfile(), lmi_route, clock=lambda: next(ticks))
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 2}
     assert [chunk["created"] for chunk in chunks(dialect.parse(http_call(body, accept=accept)))] == expected
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.openai_wire.common import ServedNames
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
-from tests.dialects.openai_calls import PROFILES
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
+from tests.dialects.openai_calls import PROFILES, model
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 
@@ -16,6 +15,5 @@ def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     more = dict(case.options)
     profile = PROFILES[more.pop("api", "v1")]
-    options = CompletionsOptions(profile=profile, names=ServedNames("demo"), **more)
-    dialect = CompletionsDialect(options, clock=lambda: NOW_S)
+    dialect = CompletionsDialect(model(name="demo", **more), profile, clock=lambda: NOW_S)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

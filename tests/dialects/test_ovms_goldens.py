@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dragoman.server.api import Dialect
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
-from dragoman.server.apis.openai_wire.common import ServedNames
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.api import Dialect, ModelProfile
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
 from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
@@ -16,8 +15,8 @@ NOW_S = 1_716_825_108.0
 def dialect_of(path: str) -> Dialect:
     """The dialect that answers on a path of /v3."""
     if path == "/v3/chat/completions":
-        return ChatDialect(ChatOptions(lambda options, http: V3_CHAT, names=ServedNames("demo")), clock=lambda: NOW_S)
-    return CompletionsDialect(CompletionsOptions(profile=V3, names=ServedNames("demo")), clock=lambda: NOW_S)
+        return ChatDialect(ModelProfile(name="demo"), lambda model, http: V3_CHAT, clock=lambda: NOW_S)
+    return CompletionsDialect(ModelProfile(name="demo"), V3, clock=lambda: NOW_S)
 
 
 @table("name", case_names("ovms_"))

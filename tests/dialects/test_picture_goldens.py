@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
-from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
 from dragoman.server.generation.service import Service
-from tests.dialects.openai_calls import ROUTES
+from tests.dialects.openai_calls import ROUTES, model
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import FakeEngine, saying
 from tests.support.golden import answer_of_service, case_names, check_golden, load_case
@@ -24,5 +23,5 @@ def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     blind = Service(name="m", engine=FakeEngine(saying("?")), tokenizer=ByteTokenizer(), chat_template=STRINGS)
     service = blind if options.pop("text_only", False) else seeing_service(max_pictures=2)
     route = ROUTES[options.pop("route")]
-    dialect = ChatDialect(ChatOptions(route, names=ServedNames("demo"), **options), clock=lambda: NOW_S)
+    dialect = ChatDialect(model(name="demo", **options), route, clock=lambda: NOW_S)
     check_golden(name, asyncio.run(answer_of_service(dialect, case.http(), service)), update=update_golden)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.openai_wire.common import ServedNames
 from tests.dialects.responses_calls import responses
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
@@ -11,5 +10,5 @@ from tests.support.tables import table
 @table("name", case_names("responses_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = responses("v3" if case.path.startswith("/v3") else "v1", names=ServedNames("demo"), **case.options)
+    dialect = responses("v3" if case.path.startswith("/v3") else "v1", name="demo", **case.options)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

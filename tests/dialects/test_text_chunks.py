@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.server.api import Call
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.api import Call, ModelProfile
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, ToolCallDelta
 from tests.dialects.openai_calls import ROUTES, CompletionsApi, chat, chunks, complete, http_call, stream_bytes, token
 from tests.support.tables import table
@@ -83,7 +83,7 @@ def test_what_comes_with_the_text_is_not_lost() -> None:
 
 def test_each_lmi_chunk_tells_its_own_time() -> None:
     clock = count(1000)
-    dialect = ChatDialect(ChatOptions(ROUTES["invocations"]), clock=lambda: next(clock) // 3)
+    dialect = ChatDialect(ModelProfile(), ROUTES["invocations"], clock=lambda: next(clock) // 3)
     call = dialect.parse(http_call({"messages": [{"role": "user", "content": "Hi"}], "stream": True}))
     times = [json.loads(line)["created"] for line in stream_bytes(call, answer(*"abcdefgh")).splitlines()]
     assert times == sorted(times)

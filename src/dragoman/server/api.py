@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -416,8 +416,7 @@ class ModelProfile:
     abilities: frozenset[Ability] = frozenset()
     card: ModelCard = field(default_factory=ModelCard)
 
-    def options(self, kind: type[T], **more: Any) -> T:
-        """A dataclass of options: its fields that are settings by their names, `limits`, and `more`."""
-        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-        named = {name: value for name, value in self.settings.items() if name in names}
-        return kind(**{"limits": self.limits, **named, **more})
+    @property
+    def thinks(self) -> bool:
+        """True if the model's reasoning can be told from its answer."""
+        return "thinking" in self.abilities

@@ -28,7 +28,6 @@ from dragoman.server.apis.anthropic.models import PARAMETERS as MODEL_PARAMETERS
 from dragoman.server.apis.anthropic.models import for_anthropic_too
 from dragoman.server.apis.anthropic.parameters import cache_ttl, named_without_effect
 from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.apis.openai_wire.describe.operations import V1_MODELS
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.describe.answers import COUNTING, Answer, json_answer
@@ -47,7 +46,7 @@ _PROMPT = {"model": "default", "system": "Answer briefly.", "messages": MESSAGES
 
 def set_up(profile: ModelProfile) -> Dialects:
     """The dialect for a model."""
-    return {NAME: MessagesDialect(profile.options(OpenAiOptions, **shared_options(profile)))}
+    return {NAME: MessagesDialect(profile)}
 
 
 async def count_tokens(http: HttpCall, server: Server) -> object:

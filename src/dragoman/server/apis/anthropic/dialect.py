@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from dragoman.server.api import Call, HttpCall, PureDialect
+from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
 from dragoman.server.apis.anthropic.conversation import conversation, refuse_unoffered_blocks
 from dragoman.server.apis.anthropic.encoder import MessagesEncoder
 from dragoman.server.apis.anthropic.errors import ERRORS
@@ -29,9 +29,9 @@ from dragoman.server.apis.anthropic.parameters import (
 from dragoman.server.apis.anthropic.schema import MessagesBody, PromptBody
 from dragoman.server.apis.anthropic.tools import has_parallel_calls, refuse_built_in, tool_use
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse
-from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
 from dragoman.server.apis.openai_wire.fields import check_bounds, decode_object, read_struct
-from dragoman.server.apis.openai_wire.sampling import Reading, shared_body, shared_request
+from dragoman.server.apis.openai_wire.sampling import shared_body, shared_request
 from dragoman.types import ChatPrompt, GenerationRequest, Limits
 
 BodyT = TypeVar("BodyT", bound=PromptBody)
@@ -71,30 +71,28 @@ class MessagesDialect(PureDialect):
 
     errors = ERRORS
 
-    def __init__(self, options: OpenAiOptions) -> None:
-        self._options = options
-        self._reading = Reading(ANTHROPIC, options)
+    def __init__(self, model: ModelProfile) -> None:
+        self._reading = Reading(ANTHROPIC, model)
 
     def parse(self, http: HttpCall) -> Call:
         """One request. Raises: InvalidRequest."""
-        options = self._options
+        model = self._reading.model
         raw, body = read_body(http, MessagesBody)
-        check_words(body, options.limits)
-        shown = prompt_of(raw, body, options.limits, body.max_tokens, http.headers.get("anthropic-beta", ""))
+        check_words(body, model.limits)
+        shown = prompt_of(raw, body, model.limits, body.max_tokens, http.headers.get("anthropic-beta", ""))
         ttl = cache_ttl(body)
-        keep_s = TTLS[ttl] if ttl is not None and options.keeps_prompts else None
+        keep_s = TTLS[ttl] if ttl is not None and model.keeps_prompts else None
         request = self._request(http, body, shown, keep_s)
         is_greedy = request.sampling.is_greedy
         ignored = (
             *named_without_effect(
-                raw, body, is_greedy=is_greedy, keeps_prompts=options.keeps_prompts, thinks=options.thinks
+                raw, body, is_greedy=is_greedy, keeps_prompts=model.keeps_prompts, thinks=model.thinks
             ),
             *shown.ignored,
         )
-        model = options.names.answering(ANTHROPIC, body.model)
         return Call(
             (request,),
-            MessagesEncoder(request, model, body),
+            MessagesEncoder(request, name_in_answer(self._reading, body.model), body),
             stream=bool(body.stream),
             ignored=ignored,
             reasons=reasons_of(ignored),

@@ -17,12 +17,11 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.parameters import FURTHER, UINT32_MAX, Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
+from dragoman.server.apis.openai_wire.common import Reading
 from dragoman.server.apis.openai_wire.fields import check_bounds, check_count, check_number, check_word_lengths, shown
 from dragoman.server.apis.openai_wire.llamacpp_names import in_order, read_samplers
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
-    Reading,
     logprob_bounds,
     reasons_of,
     shared_body,
@@ -135,7 +134,7 @@ def read_parameters(
 
 def reading_of(profile: ModelProfile) -> Reading:
     """The way in which bodies for this model are read."""
-    return Reading(WORDS, OpenAiOptions(**shared_options(profile)))
+    return Reading(WORDS, profile)
 
 
 def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.errors import ServerError
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.errors import FRONT_END, STATUSES, FrontError, LmiShortError, front_end_body, short_body
 from dragoman.server.apis.lmi_wire.objects import LMI_FINISH
-from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.security.gate import KEY_HEADERS
@@ -35,23 +34,24 @@ LMI = Profile(
 _OPENAI = replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True)
 
 
-def lmi_route(options: ChatOptions, http: HttpCall) -> Profile:
+def lmi_route(model: ModelProfile, http: HttpCall) -> Profile:
     """LMI's profile unless server-sent events are asked for."""
     return _OPENAI if SSE_MEDIA_TYPE in http.accept else LMI
 
 
-def negotiate(options: ChatOptions, http: HttpCall) -> Profile:
+def negotiate(model: ModelProfile, http: HttpCall) -> Profile:
     """The profile that answers this call, errors included.
 
     In `auto` it is LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document.
     """
     if JSONLINES_MEDIA_TYPE in http.accept:
         return LMI
-    if options.chat_format != "auto":
-        return LMI if options.chat_format == "lmi" else V1
+    chat_format = model.settings.get("chat_format", "auto")
+    if chat_format != "auto":
+        return LMI if chat_format == "lmi" else V1
     if SSE_MEDIA_TYPE in http.accept:
         return V1
-    return LMI if options.has_lmi_signs or _is_plain_curl(http.headers) else V1
+    return LMI if model.settings.get("has_lmi_signs") or _is_plain_curl(http.headers) else V1
 
 
 def _is_plain_curl(headers: Mapping[str, str]) -> bool:

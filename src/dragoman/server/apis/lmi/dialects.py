@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dragoman.server.api import Dialect, Dialects, ModelProfile
@@ -17,9 +17,8 @@ from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.apis.lmi.pooling import LmiPoolingDialect
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
-from dragoman.server.apis.openai_wire.common import shared_options
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
 from dragoman.server.registry import GenerationService
 
 
@@ -39,28 +38,29 @@ class OperatorCode:
 
 def options_of(profile: ModelProfile) -> LmiOptions:
     """The operator's options for LMI's schema, without a formatter that is the operator's own."""
-    options = profile.options(
-        LmiOptions,
+    names = {field.name for field in fields(LmiOptions)}
+    options = LmiOptions(
+        limits=profile.limits,
         generation_defaults=profile.overriding_defaults,
         takes_adapters=profile.takes_adapters,
-        thinks="thinking" in profile.abilities,
+        thinks=profile.thinks,
+        **{name: value for name, value in profile.settings.items() if name in names},
     )
     return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
 
 
 def set_up(profile: ModelProfile) -> Dialects:
     options = options_of(profile)
-    shared = shared_options(profile)
     plain: dict[str, Dialect] = {
         INPUTS: LmiDialect(options) if profile.pooling is None else LmiPoolingDialect(profile),
-        CHAT: ChatDialect(profile.options(ChatOptions, route=lmi_route, **shared)),
-        COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=LMI, **shared)),
+        CHAT: ChatDialect(profile, lmi_route),
+        COMPLETIONS: CompletionsDialect(profile, LMI),
     }
     if profile.takes_adapters:
         plain |= {name: WithAdapters(plain[name]) for name in (CHAT, COMPLETIONS)}
     code = profile.operator_code
     dialects = _with_operator_code(plain, code, options) if isinstance(code, OperatorCode) else plain
-    return {**dialects, V1_CHAT: ChatDialect(profile.options(ChatOptions, route=negotiate, **shared))}
+    return {**dialects, V1_CHAT: ChatDialect(profile, negotiate)}
 
 
 def _with_operator_code(plain: Dialects, code: OperatorCode, options: LmiOptions) -> Dialects:

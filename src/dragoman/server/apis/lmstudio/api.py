@@ -11,10 +11,9 @@ from msgspec import UNSET
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.lmstudio.dialect import StatsDialect, arch_of
 from dragoman.server.apis.lmstudio.schema import LmChatCompletion, LmCompletion, LmDetails, LmModel, LmModelList
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
-from dragoman.server.apis.openai_wire.common import shared_options
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
 from dragoman.server.apis.openai_wire.completions.schema import CompletionChunk
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body
 from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
@@ -40,9 +39,8 @@ _ENDLESS = replace(V1, default_max_tokens=None)
 
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
-    shared = shared_options(profile)
-    chat = ChatDialect(profile.options(ChatOptions, route=lambda options, http: V1, **shared))
-    completions = CompletionsDialect(profile.options(CompletionsOptions, profile=_ENDLESS, **shared))
+    chat = ChatDialect(profile, lambda model, http: V1)
+    completions = CompletionsDialect(profile, _ENDLESS)
     return {
         CHAT: StatsDialect(chat, profile),
         COMPLETIONS: StatsDialect(completions, profile),

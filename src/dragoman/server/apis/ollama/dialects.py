@@ -34,9 +34,9 @@ from dragoman.server.apis.ollama.request import (
 from dragoman.server.apis.ollama.schema import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage
 from dragoman.server.apis.openai_wire.chat.messages import tool_use
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
+from dragoman.server.apis.openai_wire.common import Reading
 from dragoman.server.apis.openai_wire.fields import check_count
-from dragoman.server.apis.openai_wire.sampling import Reading, reasons_of, shared_body, shared_request
+from dragoman.server.apis.openai_wire.sampling import reasons_of, shared_body, shared_request
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.operations import Proceed, Server
@@ -54,7 +54,7 @@ class _Dialect(PureDialect):
 
     def __init__(self, profile: ModelProfile, clock: Clock = CLOCK) -> None:
         self._profile = profile
-        self._reading = Reading(OPTIONS, OpenAiOptions(**shared_options(profile)))
+        self._reading = Reading(OPTIONS, profile)
         self._clock = clock
 
     def open(self, http: HttpCall) -> Opening:

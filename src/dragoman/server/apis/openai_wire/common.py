@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -21,7 +20,6 @@ from dragoman.server.api import (
     Head,
     IndexedEvent,
     ModelProfile,
-    ProposerKind,
     Reply,
     jsonline,
     sse,
@@ -34,7 +32,6 @@ from dragoman.types import (
     LOWEST_LOGPROB,
     GenerationEvent,
     GenerationResult,
-    Limits,
     PromptInfo,
     SequenceResult,
     TokenOutput,
@@ -199,51 +196,23 @@ class TextChunk:
         return self._before + _ENCODER.encode(text) + self._after
 
 
-@dataclass(frozen=True, slots=True)
-class ServedNames:
-    """Names of the served model: `name` in answers, and `aliases` that calls may use as well.
+class Reading(msgspec.Struct, frozen=True):
+    """The profile by which a dialect reads one body, and the model that answers."""
 
-    `adapters` returns the names of the adapters that the model answers with now.
-    """
-
-    name: str = "model"
-    aliases: tuple[str, ...] = ()
-    adapters: Callable[[], Collection[str]] = tuple
-
-    def knows(self, named: str | None) -> bool:
-        """True if `named` can mean this model; nothing and placeholders can."""
-        wanted = requested_model(named)
-        return wanted is None or wanted == self.name or wanted in self.aliases or wanted in self.adapters()
-
-    def answering(self, profile: Profile, named: str | None) -> str:
-        """The name shown in answers: as the client wrote it if that chose the model, else the served one."""
-        has_chosen = self.knows(named) or not profile.ignores_model
-        return (requested_model(named) if has_chosen else None) or self.name
+    profile: Profile
+    model: ModelProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAiOptions:
-    """Configuration that a model's completions and conversations share.
+def knows_name(model: ModelProfile, named: str | None) -> bool:
+    """True if `named` can mean this model; nothing and placeholders can."""
+    wanted = requested_model(named)
+    return wanted is None or wanted == model.name or wanted in model.aliases or wanted in model.adapter_names()
 
-    `proposer`: the kind that guesses tokens for speculative decoding, if any. `keeps_prompts`, `has_cache_keys`,
-    `tells_progress`, `shifts_context`, `lacks`, `generation_defaults` and `overriding_defaults`: as in `ModelProfile`.
-    `vocab_size`: the number that -1 candidates mean, 0 = not known. `thinks`: the model's reasoning can be told from its
-    answer.
-    """
 
-    names: ServedNames = field(default_factory=ServedNames)
-    limits: Limits = field(default_factory=Limits)
-    proposer: ProposerKind | None = None
-    keeps_prompts: bool = False
-    has_cache_keys: bool = False
-    tells_progress: bool = False
-    shifts_context: bool = False
-    lacks: Collection[str] = ()
-    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
-    overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
-    vocab_size: int = 0
-    system_fingerprint: str = "fp_dragoman"
-    thinks: bool = False
+def name_in_answer(reading: Reading, named: str | None) -> str:
+    """The name as the client wrote it if that chose the model, else the served one."""
+    has_chosen = knows_name(reading.model, named) or not reading.profile.ignores_model
+    return (requested_model(named) if has_chosen else None) or reading.model.name
 
 
 def effort_switches(effort: str | None) -> dict[str, Any]:
@@ -252,18 +221,6 @@ def effort_switches(effort: str | None) -> dict[str, Any]:
         return {}
     is_on = effort != "none"
     return {"reasoning_effort": effort, "enable_thinking": is_on, "thinking": is_on}
-
-
-_OF_PROFILE = tuple(sorted(OpenAiOptions.__dataclass_fields__.keys() & ModelProfile.__dataclass_fields__.keys()))
-
-
-def shared_options(profile: ModelProfile) -> dict[str, Any]:
-    """The values of `OpenAiOptions` for a model."""
-    return {
-        **{name: getattr(profile, name) for name in _OF_PROFILE},
-        "names": ServedNames(profile.name, profile.aliases, profile.adapter_names),
-        "thinks": "thinking" in profile.abilities,
-    }
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -295,8 +252,7 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
     def __init__(
         self,
         body: StreamedBody,
-        profile: Profile,
-        options: OpenAiOptions,
+        reading: Reading,
         call_id: str,
         *,
         is_sse: bool,
@@ -305,10 +261,10 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
         num_prompt_logprobs: int | None,
     ) -> None:
         """`has_reasoning`: the usage tells the tokens of reasoning. `num_prompt_logprobs` None = none are shown."""
-        has_details = profile.name == "v1"
+        has_details = reading.profile.name == "v1"
         self._id = call_id
-        self._model = options.names.answering(profile, body.model)
-        self._errors = profile.errors
+        self._model = name_in_answer(reading, body.model)
+        self._errors = reading.profile.errors
         self._is_sse = is_sse
         self._shows_ids = shows_ids
         self._num_prompt_logprobs = num_prompt_logprobs

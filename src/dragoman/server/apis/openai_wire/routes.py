@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
-from dragoman.server.apis.openai_wire.common import shared_options
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, model_operations
@@ -51,12 +50,9 @@ class OpenAiRoutes:
         return f"{self.name}.completions"
 
     def dialects(self, profile: ModelProfile) -> Dialects:
-        shared = shared_options(profile)
-        chat = profile.options(ChatOptions, route=lambda options, http: self.chat_profile, **shared)
-        completions = profile.options(CompletionsOptions, profile=self.completions_profile, **shared)
         return {
-            self.chat: ChatDialect(chat),
-            self.completions: CompletionsDialect(completions),
+            self.chat: ChatDialect(profile, lambda model, http: self.chat_profile),
+            self.completions: CompletionsDialect(profile, self.completions_profile),
             f"{self.name}.embeddings": TextsDialect(profile, embeddings(self.embeddings_profile)),
         }
 

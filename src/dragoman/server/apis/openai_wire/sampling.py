@@ -28,7 +28,7 @@ from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.caching import NAMES as CACHING_NAMES
 from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
 from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_names, keep_s
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, StreamOptions, requested_model
+from dragoman.server.apis.openai_wire.common import Reading, StreamOptions, knows_name, requested_model
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
     check_number,
@@ -150,13 +150,6 @@ class SharedBody(LlamaFields, kw_only=True):
         return None
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """The profile and options by which a dialect reads one body."""
-
-    profile: Profile
-    options: OpenAiOptions
-
-
 def shared_body(body: msgspec.Struct, **changed: Any) -> SharedBody:
     """The fields that the body of another API has in common with those here, but for what it says otherwise."""
     given = {name: value for name in _shared_names(type(body)) if (value := getattr(body, name)) is not None}
@@ -206,7 +199,7 @@ def shared_request(
     """
     profile, speaks_llama = reading.profile, _speaks_llama(body)
     if speaks_llama:
-        adopt_aliases(body, reading.options.limits.max_best_of, profile)
+        adopt_aliases(body, reading.model.limits.max_best_of, profile)
     given, most = body.max_tokens, profile.max_ignore_eos_tokens if body.ignore_eos else None
     if given is not None and given > _or(most, given):
         message = f"max_tokens must be at most {most} when ignore_eos is true, got {given}"
@@ -217,7 +210,7 @@ def shared_request(
         raise profile.fault("min_tokens", "high", message)
     sampling = _sampling_params(body, reading, logprobs, grammar)
     if speaks_llama:
-        sampling = without_unlisted(sampling, body, profile, reading.options.lacks)
+        sampling = without_unlisted(sampling, body, profile, reading.model.lacks)
     keeps = body.prompt_cache_retention is not None or body.prompt_cache_options is not None
     return GenerationRequest(
         request_id=request_id,
@@ -239,7 +232,7 @@ def shared_request(
         n_keep=body.n_keep or 0,
         n_discard=body.n_discard or 0,
         cache_salt=request_id if body.cache_prompt is False else _cache_salt(body, profile),
-        cache_keep_s=keep_s(body, profile, is_kept=reading.options.keeps_prompts) if keeps else None,
+        cache_keep_s=keep_s(body, profile, is_kept=reading.model.keeps_prompts) if keeps else None,
         cache_key=body.prompt_cache_key or "",
         **more,
     )
@@ -257,7 +250,7 @@ def _speaks_llama(body: SharedBody) -> bool:
 
 def _priority(body: SharedBody, reading: Reading) -> int:
     """As vLLM has it: the smallest is served first."""
-    least, wanted = reading.options.limits.min_priority, body.priority or 0
+    least, wanted = reading.model.limits.min_priority, body.priority or 0
     if wanted < least:
         raise reading.profile.fault("priority", "low", f"priority must be at least {least} here, got {wanted}")
     return wanted
@@ -273,12 +266,12 @@ def _cache_salt(body: SharedBody, profile: Profile) -> str:
 def _adapter(body: SharedBody, reading: Reading) -> str | None:
     if body.lora is None:
         return None
-    return applied_adapter("lora", body.lora, tuple(reading.options.names.adapters()), reading.profile)
+    return applied_adapter("lora", body.lora, tuple(reading.model.adapter_names()), reading.profile)
 
 
 def _model(named: str | None, reading: Reading) -> str | None:
     """The model that was asked for, or the adapter, if that has a meaning here."""
-    if reading.profile.ignores_model and named not in reading.options.names.adapters():
+    if reading.profile.ignores_model and named not in reading.model.adapter_names():
         return None
     return requested_model(named)
 
@@ -293,28 +286,28 @@ def without_effect(
     """Names of fields without effect, in the order sent. `kind`: the Struct that `raw` was read as, if not the body's."""
     idle = set(unknown_names(raw, kind or type(body)))
     idle -= {name for name, nothing in reading.profile.asks_nothing.items() if raw.get(name) == nothing}
-    if reading.profile.ignores_model and not reading.options.names.knows(body.model):
+    if reading.profile.ignores_model and not knows_name(reading.model, body.model):
         idle.add("model")
-    served = reading.options
+    model = reading.model
     if needy := [name for name in raw if name in _NEEDY]:
-        lacking = lacking_needs(request.sampling, thinks=served.thinks, proposer=served.proposer)
+        lacking = lacking_needs(request.sampling, thinks=model.thinks, proposer=model.proposer)
         asked = ((name, _NEEDY[name], PARAMETERS[_NEEDY[name]].needs, getattr(body, name, None)) for name in needy)
         idle.update(idle_parameters(asked, lacking))
     if getattr(body, "return_progress", None) and not tells_progress(body, reading):
         idle.add("return_progress")
-    if not (served.shifts_context or OF_SHIFTS.isdisjoint(raw)):
+    if not (model.shifts_context or OF_SHIFTS.isdisjoint(raw)):
         idle.update(name for name in OF_SHIFTS if raw.get(name))
     uncached: list[str] = []
     if not CACHING_NAMES.isdisjoint(raw):
-        uncached += idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys)
+        uncached += idle_names(raw, body, is_kept=model.keeps_prompts, has_keys=model.has_cache_keys)
     idle.update(uncached)
     if body.ttl is not None and staying.is_idle():
         idle.add(staying.NAME)
     if _speaks_llama(body):
-        idle |= idle_llama_names(raw, body, request.sampling, reading.profile, served.lacks)
+        idle |= idle_llama_names(raw, body, request.sampling, reading.profile, model.lacks)
     names = [name for name in raw if name in idle]
     names += [name for name in uncached if name not in raw]
-    if body.reasoning_tokens() is not None and not reading.options.thinks:
+    if body.reasoning_tokens() is not None and not reading.model.thinks:
         names.append(REASONING_TOKENS)
     options = raw.get("stream_options")
     if isinstance(options, dict):
@@ -325,7 +318,7 @@ def without_effect(
 
 
 def tells_progress(body: SharedBody, reading: Reading) -> bool:
-    return bool(body.stream and getattr(body, "return_progress", None) and reading.options.tells_progress)
+    return bool(body.stream and getattr(body, "return_progress", None) and reading.model.tells_progress)
 
 
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
@@ -377,10 +370,10 @@ def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, 
 def _sampling_params(
     body: SharedBody, reading: Reading, logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    profile, options = reading.profile, reading.options
-    limits, detection = options.limits, body.repetition_detection
-    model = options.overriding_defaults if profile.fixes_defaults else options.generation_defaults
-    found = {**_sampling_fields(body, profile, {**profile.defaults, **model}), **_search_fields(body, reading)}
+    profile, model = reading.profile, reading.model
+    limits, detection = model.limits, body.repetition_detection
+    defaults = model.overriding_defaults if profile.fixes_defaults else model.generation_defaults
+    found = {**_sampling_fields(body, profile, {**profile.defaults, **defaults}), **_search_fields(body, reading)}
     if body.top_p == 0 and profile.refuses_zero_top_p and found["num_beams"] == 1 and found.get("temperature") != 0:
         allowed = Bounds(0.0, 1.0, is_low_open=True)
         raise profile.fault("top_p", "zero", f"top_p must be {allowed} when sampling, got 0")
@@ -392,7 +385,7 @@ def _sampling_params(
         min_tokens=_or(body.min_tokens, 0),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=read_token_ids("stop_token_ids", body.stop_token_ids, limits.max_token_ids, profile),
-        seed=_seed(body, profile, model),
+        seed=_seed(body, profile, defaults),
         length_penalty=_or(body.length_penalty, 1.0),
         early_stopping=_or(body.early_stopping, False),
         logprobs=logprobs,
@@ -400,9 +393,9 @@ def _sampling_params(
         grammar=_grammar(body, profile, grammar),
         thinking_token_budget=_thinking_budget(body, profile),
         repetition_detection=None if detection is None else repetition_detection(detection, profile),
-        num_assistant_tokens=body.num_assistant_tokens if options.proposer else None,
-        assistant_confidence_threshold=body.assistant_confidence_threshold if options.proposer else None,
-        max_ngram_size=body.max_ngram_size if options.proposer == "lookup" else None,
+        num_assistant_tokens=body.num_assistant_tokens if model.proposer else None,
+        assistant_confidence_threshold=body.assistant_confidence_threshold if model.proposer else None,
+        max_ngram_size=body.max_ngram_size if model.proposer == "lookup" else None,
     )
 
 
@@ -453,10 +446,10 @@ def _search_fields(body: SharedBody, reading: Reading) -> dict[str, Any]:
 
 
 def _count(name: str, value: int, reading: Reading) -> int:
-    limit = reading.options.limits.max_best_of - (1 if reading.profile.is_best_of_limit_exclusive else 0)
+    limit = reading.model.limits.max_best_of - (1 if reading.profile.is_best_of_limit_exclusive else 0)
     if value > limit:
         message = f"{name} must be at most {limit}, got {value}"
-        raise reading.profile.fault(name, "high", message, limit=reading.options.limits.max_best_of)
+        raise reading.profile.fault(name, "high", message, limit=reading.model.limits.max_best_of)
     return value
 
 
@@ -477,25 +470,25 @@ def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | 
     ids, profile = body.allowed_token_ids, reading.profile
     if ids == []:
         raise profile.fault("allowed_token_ids", "value", "allowed_token_ids must hold at least one id, got []")
-    return read_token_ids("allowed_token_ids", ids, reading.options.limits.max_token_ids, profile) or None
+    return read_token_ids("allowed_token_ids", ids, reading.model.limits.max_token_ids, profile) or None
 
 
 def logprob_bounds(reading: Reading) -> Bounds:
-    return Bounds(0, reading.options.limits.max_logprobs)
+    return Bounds(0, reading.model.limits.max_logprobs)
 
 
 def logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
     """The number of candidates per token asked for; -1 means the whole vocabulary. Raises: InvalidRequest."""
     if value is None:
         return None
-    if value == -1 and (vocab_size := reading.options.vocab_size):
+    if value == -1 and (vocab_size := reading.model.vocab_size):
         return _whole_vocabulary(name, vocab_size, reading)
     check_number(name, value, logprob_bounds(reading), reading.profile)
     return value
 
 
 def _whole_vocabulary(name: str, vocab_size: int, reading: Reading) -> int:
-    most = reading.options.limits.max_logprobs
+    most = reading.model.limits.max_logprobs
     if vocab_size > most:
         message = (
             f"{name} -1 asks for all {vocab_size} tokens of the vocabulary, at most {most} are allowed (--max-logprobs)"
@@ -505,7 +498,7 @@ def _whole_vocabulary(name: str, vocab_size: int, reading: Reading) -> int:
 
 
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    own, limits = reading.profile.max_stop_strings, reading.options.limits
+    own, limits = reading.profile.max_stop_strings, reading.model.limits
     limit = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
     return read_texts("stop", body.stop, limit, limits.max_word_chars, reading.profile)
 

@@ -14,14 +14,13 @@ from dragoman.server.api import (
     StreamedReply,
     model_of_body,
 )
-from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses import stored
 from dragoman.server.apis.responses.asking import Asking, set_asking
 from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.describe.bodies import PARAMETERS, request_body, request_schemas
-from dragoman.server.apis.responses.dialect import ResponsesDialect, ResponsesOptions
+from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.request import COMPACTED
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
@@ -51,10 +50,9 @@ _ABOUT_ONE = ("unauthorized", "not_found", "invalid_request", "invalid_parameter
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    shared = shared_options(profile)
     return {
-        V1: ResponsesDialect(profile.options(ResponsesOptions, profile=OPENAI_RESPONSES, **shared)),
-        V3: ResponsesDialect(profile.options(ResponsesOptions, profile=OVMS_RESPONSES, **shared)),
+        V1: ResponsesDialect(profile, OPENAI_RESPONSES),
+        V3: ResponsesDialect(profile, OVMS_RESPONSES),
     }
 
 

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,13 +13,12 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import InvalidParameter, NotFound, ServerError, UnsupportedFeature
-from dragoman.server.api import Call, CallSwitches, HttpCall, Opening, Reply
+from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
-from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
 from dragoman.server.apis.openai_wire.sampling import (
-    Reading,
     check_shared,
     reasons_of,
     shared_request,
@@ -30,7 +28,7 @@ from dragoman.server.apis.responses.asking import Asking, current_asking
 from dragoman.server.apis.responses.encoder import OutputForm, ResponseEncoder
 from dragoman.server.apis.responses.fitting import fitted
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
-from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, ResponsesProfile
+from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.request import (
     IGNORED,
     check_options,
@@ -70,11 +68,6 @@ NewId = Callable[[str, bool], str]
 """(caller, is it stored) -> the id of a new response."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponsesOptions(OpenAiOptions):
-    profile: ResponsesProfile = OPENAI_RESPONSES
-
-
 class Parsed(NamedTuple):
     """A body that was understood. `items`: everything that the model is given, as it is stored."""
 
@@ -90,11 +83,14 @@ class ResponsesDialect:
     """Translates responses. `clock`: Unix time in seconds. `new_id`: in a test, ids that are known."""
 
     def __init__(
-        self, options: ResponsesOptions, clock: Callable[[], float] = time.time, new_id: NewId | None = None
+        self,
+        model: ModelProfile,
+        profile: ResponsesProfile,
+        clock: Callable[[], float] = time.time,
+        new_id: NewId | None = None,
     ) -> None:
-        self._options = options
-        self._profile = options.profile
-        self._reading = Reading(options.profile.wire, options)
+        self._profile = profile
+        self._reading = Reading(profile.wire, model)
         self._clock = clock
         self._new_id = new_id
 
@@ -131,10 +127,10 @@ class ResponsesDialect:
     def understood(self, http: HttpCall, asking: Asking) -> Parsed:
         """The parsed body; records nothing. Raises: InvalidRequest."""
         reading = self._reading
-        profile, options = reading.profile, reading.options
+        profile, limits = reading.profile, reading.model.limits
         raw = decode_object(http, profile)
         check_refused(raw)
-        check_items(raw.get("input"), profile, options.limits)
+        check_items(raw.get("input"), profile, limits)
         body = read_struct(raw, ResponsesBody, profile)
         check_options(body, self._profile)
         if body.max_output_tokens is not None:
@@ -143,7 +139,7 @@ class ResponsesDialect:
             body.stream_options = None  # OpenAI's clients send it with every call
         check_shared(raw, body, reading)
         logprobs = top_logprobs(body, reading, self._profile)
-        tools = read_tools(body, options.limits, profile)
+        tools = read_tools(body, limits, profile)
         new_id, store = self._new_id or asking.store.new_id, asking.store
         response_id = new_id(http.caller, body.store is not False)
         before = self._before(body, http.caller, store)
@@ -258,7 +254,7 @@ class ResponsesDialect:
             created_at=int(self._clock()),
             status="in_progress",
             max_output_tokens=body.max_tokens,
-            model=self._options.names.answering(self._profile.wire, body.model),
+            model=name_in_answer(self._reading, body.model),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=ToldReasoning(reasoning.effort, reasoning.summary or reasoning.generate_summary),
             store=body.store is not False,

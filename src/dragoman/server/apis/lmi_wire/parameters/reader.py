@@ -14,11 +14,12 @@ import msgspec
 
 from dragoman.errors import InvalidRequest
 from dragoman.parameters import PARAMETERS, Bounds, neutral_value
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE, Param, rows_for
-from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.common import Reading
 from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.openai_wire.sampling import Reading, SharedBody
+from dragoman.server.apis.openai_wire.sampling import SharedBody
 from dragoman.types import Limits
 
 _LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "dry_sequence_breakers"})
@@ -86,7 +87,8 @@ class ParameterReader:
                 self._defaults.setdefault(row.field, default)
         self._defaults |= defaults or {}
         words = profile_of(self._rows, limits)
-        self._reading = Reading(replace(words, clips_overflow=is_clipped), OpenAiOptions(limits=limits, thinks=True))
+        thinking = ModelProfile(limits=limits, abilities=frozenset({"thinking"}))
+        self._reading = Reading(replace(words, clips_overflow=is_clipped), thinking)
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
         """null means not given. Raises: InvalidParameter for the first that is not legal."""

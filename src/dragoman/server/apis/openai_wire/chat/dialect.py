@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Call, HttpCall, PureDialect, Reply
+from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect, Reply
 from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder
 from dragoman.server.apis.openai_wire.chat.messages import (
     check_restricted,
@@ -17,11 +16,10 @@ from dragoman.server.apis.openai_wire.chat.messages import (
     tool_use,
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, effort_switches
+from dragoman.server.apis.openai_wire.common import Reading, effort_switches
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
-    Reading,
     check_shared,
     logprob_count,
     reasons_of,
@@ -34,42 +32,33 @@ from dragoman.server.apis.openai_wire.thinking import ReasoningBody
 LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ChatOptions(OpenAiOptions):
-    """Configuration of one chat route. `route`: returns the profile that answers a call.
-
-    `chat_format` decides it on `/v1` only, with `has_lmi_signs`: the server is configured as LMI's containers are.
-    `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
-    """
-
-    route: ChatRoute
-    chat_format: Literal["lmi", "openai", "auto"] = "auto"
-    has_lmi_signs: bool = False
-    lmi_strict: bool = False
-
-
-ChatRoute = Callable[[ChatOptions, HttpCall], Profile]
+ChatRoute = Callable[[ModelProfile, HttpCall], Profile]
+"""(model, call) -> the profile that answers."""
 
 
 class ChatDialect(PureDialect):
-    """Translates conversations. `clock` returns Unix time in seconds."""
+    """Translates conversations. `clock` returns Unix time in seconds.
 
-    def __init__(self, options: ChatOptions, clock: Callable[[], float] = time.time) -> None:
-        self._options = options
+    The setting `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
+    """
+
+    def __init__(self, model: ModelProfile, route: ChatRoute, clock: Callable[[], float] = time.time) -> None:
+        self._model = model
+        self._route = route
         self._clock = clock
 
     def parse(self, http: HttpCall) -> Call:
-        options = self._options
-        profile = options.route(options, http)
-        is_strict = options.lmi_strict and profile.name == "lmi"
+        model = self._model
+        profile = self._route(model, http)
+        is_strict = profile.name == "lmi" and bool(model.settings.get("lmi_strict"))
         raw = decode_object(http, profile)
-        reading = Reading(profile, options)
+        reading = Reading(profile, model)
         body = read_struct(raw, ChatBody, profile)
         check_shared(raw, body, reading)
         if body.max_completion_tokens is not None:
             body.max_tokens = body.max_completion_tokens
         top_logprobs = _top_logprobs(body, reading, needs_top=is_strict)
-        check_sizes(body, options.limits, profile)
+        check_sizes(body, model.limits, profile)
         tools = tool_use(body, raw, profile)
         prompt = conversation(body, tools, profile, **_effort(body))
         check_restricted(prompt.messages, profile)
@@ -103,10 +92,10 @@ class ChatDialect(PureDialect):
         )
 
     def ignores_unknown_model(self, http: HttpCall) -> bool:
-        return self._options.route(self._options, http).ignores_model
+        return self._route(self._model, http).ignores_model
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        return self._options.route(self._options, http).errors.reply(error)
+        return self._route(self._model, http).errors.reply(error)
 
 
 def _top_logprobs(body: ChatBody, reading: Reading, *, needs_top: bool) -> int | None:

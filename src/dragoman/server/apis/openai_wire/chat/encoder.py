@@ -21,8 +21,7 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     ToolCallObject,
     TopLogprob,
 )
-from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Usage, json_logprob
-from dragoman.server.apis.openai_wire.sampling import Reading
+from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Reading, Usage, json_logprob
 from dragoman.types import (
     ChatPrompt,
     FinishReason,
@@ -58,8 +57,7 @@ class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
         is_openai = reading.profile.name != "lmi"
         super().__init__(
             body,
-            reading.profile,
-            reading.options,
+            reading,
             f"chatcmpl-{http.request_id}",
             is_sse=is_openai,
             has_reasoning=True,
@@ -73,7 +71,7 @@ class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
         self._top_logprobs = request.sampling.logprobs  # None = no log-probabilities
         self._needs_tokens = self._top_logprobs is not None or self._shows_ids
         self._is_plain = not (self._needs_tokens or self._has_continuous_usage)
-        self._fingerprint = reading.options.system_fingerprint if is_openai else UNSET
+        self._fingerprint = reading.model.system_fingerprint if is_openai else UNSET
         if not is_openai:
             self._chunk_usage = UNSET
         self._has_parallel_calls = request.parallel_tool_calls

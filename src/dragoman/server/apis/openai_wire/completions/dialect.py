@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from dragoman.parameters import UINT32_MAX, Bounds
-from dragoman.server.api import Call, HttpCall, PureDialect
-from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
+from dragoman.server.apis.openai_wire.common import Reading
 from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.server.apis.openai_wire.fields import check_count, check_number, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
-    Reading,
     check_shared,
     logprob_bounds,
     logprob_count,
@@ -36,18 +35,13 @@ def with_echo(profile: Profile) -> Profile:
     return replace(profile, bounds={**profile.bounds, "max_tokens": MAX_TOKENS})
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionsOptions(OpenAiOptions):
-    profile: Profile
-
-
 class CompletionsDialect(PureDialect):
     """`clock` returns Unix time in seconds."""
 
-    def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, model: ModelProfile, profile: Profile, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self.errors = options.profile.errors
-        self._reading = Reading(with_echo(options.profile), options)
+        self.errors = profile.errors
+        self._reading = Reading(with_echo(profile), model)
 
     def parse(self, http: HttpCall) -> Call:
         profile = self._reading.profile
@@ -112,7 +106,7 @@ def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
         return [_text_prompt(given, body, profile)]
     if set(map(type, given)) == {int}:
         return [_token_prompt("prompt", given, body, profile)]
-    check_count("prompt", len(given), reading.options.limits.max_prompts, profile)
+    check_count("prompt", len(given), reading.model.limits.max_prompts, profile)
     prompts: list[Prompt] = []
     for position, element in enumerate(given):
         if isinstance(element, str):

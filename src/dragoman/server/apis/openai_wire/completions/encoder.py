@@ -8,7 +8,7 @@ from itertools import accumulate
 from msgspec import UnsetType
 
 from dragoman.server.api import SSE_MEDIA_TYPE, HttpCall, Reply
-from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Usage, json_logprob
+from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Reading, Usage, json_logprob
 from dragoman.server.apis.openai_wire.completions.schema import (
     Completion,
     CompletionBody,
@@ -17,7 +17,6 @@ from dragoman.server.apis.openai_wire.completions.schema import (
     CompletionLogprobs,
 )
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
-from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.types import (
     GenerationEvent,
     GenerationRequest,
@@ -45,8 +44,7 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         self._shows_text = body.detokenize is not False
         super().__init__(
             body,
-            reading.profile,
-            reading.options,
+            reading,
             f"cmpl-{http.request_id}",
             is_sse=reading.profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept,
             has_reasoning=False,
@@ -56,7 +54,7 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         self._body = body
         self._requests = requests
         self._created_s = created_s
-        self._fingerprint = reading.options.system_fingerprint
+        self._fingerprint = reading.model.system_fingerprint
         self._chunk_object = reading.profile.chunk_object
         self._prompts: dict[int, PromptInfo] = {}  # by request
         self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun
