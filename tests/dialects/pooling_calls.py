@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis import all_apis
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.rerank.score import SCORE
 from dragoman.server.endpoints import dialect_of
 from dragoman.server.http.switches import Switches

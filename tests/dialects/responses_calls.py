@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from dragoman.server.api import Call, ModelProfile
-from dragoman.server.apis.responses import asking
-from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
-from dragoman.server.apis.responses.store import ResponseStore
+from dragoman.server.apis.responses.store import Asking, ResponseStore
 from dragoman.types import ChatPrompt, GenerationEvent
 from tests.dialects.openai_calls import NOW_S, SERVED, http_call, stream_bytes
 
@@ -68,8 +66,8 @@ def streamed(call: Call, events: Iterable[GenerationEvent] | None = None) -> lis
 def calling(store: ResponseStore) -> Iterator[Asking]:
     """A call of a server that has this store."""
     made = Asking(store)
-    token = asking._ASKING.set(made)
+    token = stores._ASKING.set(made)
     try:
         yield made
     finally:
-        asking._ASKING.reset(token)
+        stores._ASKING.reset(token)

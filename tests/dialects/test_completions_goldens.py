@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
+from dragoman.server.apis.openai_wire.completions import CompletionsDialect
 from tests.dialects.openai_calls import PROFILES, model
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table

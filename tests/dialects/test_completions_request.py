@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.openai_wire.completions import CompletionBody
 from dragoman.types import Grammar, Limits, TextPrompt, TokenPrompt
 from tests.dialects.openai_calls import (
     CompletionsApi,

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.front.models import lmi_model, lmi_models
-from dragoman.server.apis.openai_wire.models import openai_model, openai_models
+from dragoman.server.apis.openai_wire.routes import openai_model, openai_models
 from dragoman.server.model_facts import ModelFacts
 from tests.support.tables import table
 

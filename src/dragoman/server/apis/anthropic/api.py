@@ -28,8 +28,8 @@ from dragoman.server.apis.anthropic.models import PARAMETERS as MODEL_PARAMETERS
 from dragoman.server.apis.anthropic.models import for_anthropic_too
 from dragoman.server.apis.anthropic.parameters import cache_ttl, named_without_effect
 from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
-from dragoman.server.apis.openai_wire.describe.operations import V1_MODELS
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.routes import V1_MODELS
 from dragoman.server.describe.answers import COUNTING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref

@@ -32,7 +32,7 @@ from dragoman.server.apis.llamacpp.schema import (
     LlamaSlot,
     LlamaTemplated,
 )
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.describe.answers import READING, REFUSING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref

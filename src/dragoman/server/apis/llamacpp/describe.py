@@ -11,10 +11,9 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.embed import NORMS
 from dragoman.server.apis.llamacpp.parameters import WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody, LlamaSharedBody
-from dragoman.server.apis.openai_wire.describe.bodies import struct_body
-from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
+from dragoman.server.apis.openai_wire.describe import EFFECTS, struct_body
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
+from dragoman.server.apis.openai_wire.pooling import MODEL, texts_schema
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,

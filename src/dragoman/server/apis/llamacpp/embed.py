@@ -16,9 +16,7 @@ from dragoman.server.apis.llamacpp.errors import ERRORS
 from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
 from dragoman.server.apis.openai_wire.fields import check_number, unknown_names
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsOperation
-from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
-from dragoman.server.apis.openai_wire.pooling.texts import read_texts, told_as
+from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsOperation, encoded_arrays, read_texts, told_as
 from dragoman.server.pooling import EmbedRequest, embedder
 
 EUCLIDEAN = 2

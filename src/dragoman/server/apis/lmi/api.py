@@ -40,9 +40,9 @@ from dragoman.server.apis.lmi.front import adapters, manage
 from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES, POLLING_FIELDS, Polling
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
-from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
-from dragoman.server.apis.openai_wire.describe.operations import chat_operation
+from dragoman.server.apis.openai_wire.describe import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
+from dragoman.server.apis.openai_wire.routes import chat_operation
 from dragoman.server.describe.answers import GENERATING, Content, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED
 from dragoman.server.describe.json_schema import Schema

@@ -19,7 +19,7 @@ from dragoman.server.apis.lmi_wire.objects import (
 )
 from dragoman.server.apis.lmi_wire.parameters.table import rows_for
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
-from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
+from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged

@@ -17,8 +17,7 @@ from dragoman.server.api import CallSwitches, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.apis.openai_wire.fields import check_count, shown
-from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
-from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_texts, told_as
+from dragoman.server.apis.openai_wire.pooling import encoded_arrays, read_string, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.pooling import (
     AnsweringDialect,

@@ -8,7 +8,7 @@ from dragoman.parameters import Need
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, profile_of
 from dragoman.server.apis.lmi_wire.parameters.table import Param
-from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.openai_wire.describe import field_schemas
 from dragoman.server.describe.json_schema import (
     BOOLEAN,
     NON_EMPTY_TEXT,

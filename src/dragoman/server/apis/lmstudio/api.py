@@ -13,13 +13,11 @@ from dragoman.server.apis.lmstudio.dialect import StatsDialect, arch_of
 from dragoman.server.apis.lmstudio.schema import LmChatCompletion, LmCompletion, LmDetails, LmModel, LmModelList
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
-from dragoman.server.apis.openai_wire.completions.schema import CompletionChunk
-from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body
-from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
-from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
+from dragoman.server.apis.openai_wire.completions import CompletionChunk, CompletionsDialect
+from dragoman.server.apis.openai_wire.describe import chat_body, completion_body
+from dragoman.server.apis.openai_wire.embeddings import embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.openai_wire.routes import embeddings_operation
 from dragoman.server.describe.answers import FINDING, LISTING, Answer, json_answer

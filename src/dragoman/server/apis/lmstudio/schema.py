@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
-from dragoman.server.apis.openai_wire.completions.schema import Completion
+from dragoman.server.apis.openai_wire.completions import Completion
 
 StopReason = Literal[
     "eosFound", "stopStringFound", "maxPredictedTokensReached", "contextLengthReached", "toolCalls", "userStopped"

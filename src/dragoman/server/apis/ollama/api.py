@@ -24,7 +24,7 @@ from dragoman.server.apis.ollama.schema import (
     OllamaTags,
     OllamaVersion,
 )
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.describe.answers import LISTING, READING, REFUSING, Answer, Content, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION, parameter
 from dragoman.server.describe.json_schema import TEXT, ref

@@ -18,8 +18,7 @@ from dragoman.server.apis.ollama.schema import (
     OllamaPullBody,
     OllamaShowBody,
 )
-from dragoman.server.apis.openai_wire.describe.bodies import struct_body
-from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
+from dragoman.server.apis.openai_wire.describe import EFFECTS, struct_body
 from dragoman.server.describe.json_schema import (
     INTEGER,
     LENIENT_BOOLEAN,

@@ -19,8 +19,7 @@ from dragoman.server.apis.ollama.schema import (
     OllamaEmbeddingsBody,
 )
 from dragoman.server.apis.openai_wire.fields import check_count
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsOperation
-from dragoman.server.apis.openai_wire.pooling.texts import told_as
+from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsOperation, told_as
 from dragoman.server.observation.record import current_call
 from dragoman.server.pooling import Embeddings, EmbedRequest, Truncation, embedder
 

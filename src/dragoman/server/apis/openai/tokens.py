@@ -12,10 +12,10 @@ import msgspec
 from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, ModelProfile, Reply, json_reply, model_of_body
 from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, bare_conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.describe.bodies import struct_body
+from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL
+from dragoman.server.apis.openai_wire.pooling import MODEL
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import COUNTING, json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION

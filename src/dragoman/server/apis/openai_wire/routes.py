@@ -1,26 +1,138 @@
-"""The part of an API that has OpenAI's shape: completions, conversations, embeddings and the list of models, as data."""
+"""The part of an API that has OpenAI's shape: completions, conversations, embeddings and the list of models, as data.
+
+Source of the list: OpenAI API reference, models; vLLM's `max_model_len`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
-from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect
-from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
-from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
-from dragoman.server.apis.openai_wire.describe.operations import chat_operation, model_operations
-from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
-from dragoman.server.apis.openai_wire.embeddings.schema import EmbeddingList, embeddings_body
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
+from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk, CompletionsDialect
+from dragoman.server.apis.openai_wire.describe import chat_body, completion_body, shared_schemas
+from dragoman.server.apis.openai_wire.embeddings import EmbeddingList, embeddings, embeddings_body
+from dragoman.server.apis.openai_wire.errors import ERRORS
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.answers import Answer, ErrorFamily, json_answer
-from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
+from dragoman.server.describe.answers import (
+    FINDING,
+    LISTING,
+    Answer,
+    Answers,
+    Content,
+    ErrorFamily,
+    json_answer,
+    merged,
+)
+from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
-from dragoman.server.operations import GenerateOperation, Operation, PoolingOperation
+from dragoman.server.model_facts import ModelFacts, facts_of_all, facts_of_name
+from dragoman.server.operations import (
+    AnswerOperation,
+    GenerateOperation,
+    Operation,
+    PoolingOperation,
+    Server,
+    looked_at,
+)
+from dragoman.server.security.scopes import Scope
+
+
+class OpenAiModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `created`: Unix time in seconds. `max_model_len`: tokens of context.
+
+    `parent`: of an adapter, the model that it changes; `root`: where it was loaded from. `aliases`: all of its names, if it
+    has several, and `tags`: what the operator tells of it, as llama.cpp's server has them.
+    """
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str
+    max_model_len: int | UnsetType = UNSET
+    root: str | UnsetType = UNSET
+    parent: str | UnsetType = UNSET
+    aliases: list[str] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+
+
+class OpenAiModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All models."""
+
+    object: str = "list"
+    data: list[OpenAiModel]
+
+
+def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
+    return OpenAiModel(
+        id=facts.name,
+        created=facts.created_s,
+        owned_by=owned_by,
+        max_model_len=UNSET if facts.max_model_len is None else facts.max_model_len,
+        root=facts.root or UNSET,
+        parent=facts.parent or UNSET,
+        aliases=list(facts.names) if len(facts.names) > 1 else UNSET,
+        tags=list(facts.tags) if facts.tags else UNSET,
+    )
+
+
+def openai_models(models: Sequence[ModelFacts], owned_by: str = "dragoman") -> OpenAiModelList:
+    return OpenAiModelList(data=[openai_model(facts, owned_by) for facts in models])
+
+
+_CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True}
+
+
+def chat_operation(*, stream: Content, errors: Answers, body: str, **more: Any) -> GenerateOperation:
+    """A conversation. `stream`: its stream's objects by media type. `body`: the component."""
+    content = {JSON_MEDIA_TYPE: ChatCompletion, **stream}
+    return GenerateOperation(
+        tag="Chat",
+        answers=merged({200: Answer("the answer", content, GENERATED)}, errors),
+        description="Streams in OpenAI's shape are server-sent events that end in `data: [DONE]`.",
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example=_CHAT_EXAMPLE,
+        **more,
+    )
+
+
+def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str) -> tuple[AnswerOperation, ...]:
+    async def models(http: HttpCall, server: Server) -> OpenAiModelList:
+        await looked_at(server)
+        return openai_models(facts_of_all(server.models), owned_by)
+
+    async def model(http: HttpCall, server: Server) -> OpenAiModel:
+        name = http.path_params["name"]
+        return openai_model(facts_of_name(server.models, name), owned_by)
+
+    operation = partial(AnswerOperation, method="GET", tag="Models", scope=Scope.INFERENCE)
+    return (
+        operation(
+            path=path,
+            summary=summary,
+            answers=errors.beside(json_answer(OpenAiModelList, "the list"), LISTING),
+            answer=models,
+        ),
+        operation(
+            path=f"{path}/{{name}}",
+            summary="One model",
+            answers=errors.beside(json_answer(OpenAiModel, "the description"), FINDING),
+            parameters=("name_path",),
+            answer=model,
+        ),
+    )
+
+
+V1_MODELS = model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman")
+"""OpenAI's list of models; clients of another API call these paths as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

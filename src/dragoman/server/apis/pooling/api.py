@@ -1,18 +1,276 @@
-"""vLLM's pooling as an API: classification, and vectors of texts or of their tokens."""
+"""vLLM's `/classify` and `/pooling`: classification, and vectors of texts or of their tokens. Source: vLLM's pooling API."""
 
 from __future__ import annotations
 
-from typing import Any
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.parameters import Bounds
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
+from dragoman.server.apis.openai_wire.common import Created
+from dragoman.server.apis.openai_wire.describe import struct_body
+from dragoman.server.apis.openai_wire.embeddings import FORMATS, TextUsage, check_token_ids, usage_of
 from dragoman.server.apis.openai_wire.errors import ERRORS
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
-from dragoman.server.apis.pooling.dialect import CLASSIFY, POOL
-from dragoman.server.apis.pooling.schema import ClassList, PoolingList, bodies
+from dragoman.server.apis.openai_wire.fields import check_word, unknown_names
+from dragoman.server.apis.openai_wire.pooling import (
+    CUT,
+    CUT_SCHEMA,
+    IGNORED_FIELDS,
+    Texts,
+    TextsCall,
+    TextsDialect,
+    TextsOperation,
+    encoded_arrays,
+    read_cut,
+    read_texts,
+    texts_schema,
+    told_as,
+)
+from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
-from dragoman.server.describe.json_schema import ref
+from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.operations import Api, PoolingOperation
+from dragoman.server.pooling import (
+    Classes,
+    ClassifyRequest,
+    EmbedRequest,
+    PoolingKind,
+    PoolingService,
+    classifier,
+    embedder,
+    token_embedder,
+)
+
+TASKS = ("embed", "token_embed", "classify")
+
+
+class ClassifyBody(msgspec.Struct, kw_only=True):
+    """The body of POST /classify."""
+
+    input: Any = None
+    model: str | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool | None = None
+    use_activation: bool | None = None
+    activation: bool | None = None
+    allow_token_ids: bool | None = None
+
+
+class PoolingBody(ClassifyBody, kw_only=True):
+    """The body of POST /pooling."""
+
+    task: str | None = None
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+
+
+class ClassItem(msgspec.Struct):
+    """One text's classes: the likeliest label, and the probability of each."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassList(msgspec.Struct):
+    """The classes in the order of the texts."""
+
+    id: str
+    object: Literal["list"]
+    created: Created
+    model: str
+    data: list[ClassItem]
+    usage: TextUsage
+
+
+class PoolingItem(msgspec.Struct):
+    """The result of one text: a vector, probabilities, or a vector of each token; numbers or their base64."""
+
+    index: int
+    object: Literal["pooling"]
+    data: (
+        list[float | list[float]]
+        | Annotated[str, Meta(description="base64 of little-endian 32-bit floats, row after row")]
+    )
+
+
+class PoolingList(msgspec.Struct):
+    """The results of the texts, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: Created
+    model: str
+    data: list[PoolingItem]
+    usage: TextUsage
+
+
+_EFFECTS: Mapping[str, str] = {
+    "model": "the default model if absent",
+    "truncate_prompt_tokens": (
+        "cut texts to this number of tokens, -1 to what the model takes; too long ones are refused if absent"
+    ),
+    "add_special_tokens": "put the model's own tokens around texts",
+    "use_activation": "false tells the outputs themselves, not probabilities",
+    "activation": "an older name of `use_activation`",
+    "allow_token_ids": "token ids are this model's own; without it, only texts are read",
+    "task": "what is made; what the model is for if absent",
+    "dimensions": "keep this number of the first components",
+    "normalize": "vectors of length 1; as the model does if absent",
+    "prompt_name": "one of the model's prompts; of late interaction: query, or document if absent",
+}
+_WORDS = replace(V1, bounds={"dimensions": Bounds(1)})
+_OWN_TYPES: Mapping[str, Schema] = {
+    "truncate_prompt_tokens": CUT_SCHEMA,
+    "task": {"enum": list(TASKS)},
+    "encoding_format": {"enum": list(FORMATS), "default": "float"},
+}
+
+
+def bodies(profile: ModelProfile) -> dict[str, Schema]:
+    made = partial(
+        struct_body,
+        effects=_EFFECTS,
+        profile=_WORDS,
+        model=profile,
+        needed={"input": texts_schema(profile.limits)},
+        defaults={"add_special_tokens": True, "use_activation": True, "allow_token_ids": False},
+        own=_OWN_TYPES,
+        ignored=IGNORED_FIELDS,
+    )
+    return {"ClassifyRequest": made(ClassifyBody), "PoolingRequest": made(PoolingBody)}
+
+
+_SERVICES: Mapping[str, Callable[[ModelProfile], PoolingService]] = {
+    "embed": embedder,
+    "token_embed": token_embedder,
+    "classify": classifier,
+}
+_USUAL = {PoolingKind.TOKENS: "token_embed", PoolingKind.CLASSIFY: "classify", PoolingKind.SCORE: "classify"}
+"""The task of a call that names none."""
+_ONLY_VECTORS = ("dimensions", "normalize", "prompt_name")
+_ONLY_CLASSES = ("use_activation", "activation")
+
+
+async def _classify(call: TextsCall[ClassifyBody]) -> ClassList:
+    service = classifier(call.profile)
+    labels = service.facts.labels
+    made = await _classes(call, service)
+    rows = made.values.tolist()
+    data = [ClassItem(index, labels[row.index(max(row))], row, len(labels)) for index, row in enumerate(rows)]
+    return ClassList(f"classify-{call.request_id}", "list", *_about(call), data, usage_of(made.num_tokens))
+
+
+async def _pool(call: TextsCall[PoolingBody]) -> PoolingList:
+    body, task = call.body, _task(call)
+    service = _SERVICES[task](call.profile)
+    check_word("encoding_format", body.encoding_format, FORMATS, V1)
+    rows: Sequence[npt.NDArray[np.float32]]
+    if task == "classify":
+        classes = await _classes(call, service)
+        rows, num_tokens = list(classes.values), classes.num_tokens
+    else:
+        rows, num_tokens = await _vectors(call, service, is_of_tokens=task == "token_embed")
+    data: Any = await encoded_arrays(rows, _as_base64 if body.encoding_format == "base64" else _as_numbers)
+    return PoolingList(f"pool-{call.request_id}", "list", *_about(call), data, usage_of(num_tokens))
+
+
+def _idle_of_pool(call: TextsCall[PoolingBody]) -> Iterator[str]:
+    yield from unknown_names(call.raw, PoolingBody)
+    idle = _ONLY_VECTORS if _task(call) == "classify" else _ONLY_CLASSES
+    yield from (name for name in call.raw if name in idle)
+
+
+CLASSIFY = TextsOperation(ClassifyBody, _classify, V1)
+POOL = TextsOperation(PoolingBody, _pool, V1, idle=_idle_of_pool)
+
+
+def _about(call: TextsCall[Any]) -> tuple[int, str]:
+    return int(call.clock()), call.body.model or call.profile.name
+
+
+def _task(call: TextsCall[PoolingBody]) -> str:
+    task = call.body.task
+    if task is None:
+        service = call.profile.pooling
+        return "embed" if service is None else _USUAL.get(service.facts.kind, "embed")
+    if task not in _SERVICES:
+        raise V1.wrong("task", f"one of {', '.join(_SERVICES)}", task)
+    return task
+
+
+def _texts(call: TextsCall[Any]) -> Texts:
+    body = call.body
+    if body.input is None and "messages" in call.raw:
+        raise UnsupportedFeature("messages are not supported: send the texts as input", param="messages")
+    if body.input is None:
+        raise V1.fault("input", "missing", "input is missing")
+    given = read_texts("input", body.input, call.limits, V1)
+    check_token_ids(given.texts, body.allow_token_ids, call.profile, V1)
+    return given
+
+
+async def _classes(call: TextsCall[Any], service: PoolingService) -> Classes:
+    body, given = call.body, _texts(call)
+    cut = read_cut(body.truncate_prompt_tokens, V1)
+    activation = body.activation if body.use_activation is None else body.use_activation
+    with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
+        return await service.classify(
+            ClassifyRequest(
+                texts=given.texts,
+                request_id=call.request_id,
+                truncation=cut.truncation,
+                max_tokens=cut.max_tokens,
+                add_special_tokens=body.add_special_tokens is not False,
+                raw=activation is False,
+            )
+        )
+
+
+async def _vectors(
+    call: TextsCall[PoolingBody], service: PoolingService, *, is_of_tokens: bool
+) -> tuple[Sequence[npt.NDArray[np.float32]], tuple[int, ...]]:
+    """An array for each text, and the number of its tokens."""
+    body, given = call.body, _texts(call)
+    cut = read_cut(body.truncate_prompt_tokens, V1)
+    request = EmbedRequest(
+        texts=given.texts,
+        request_id=call.request_id,
+        prompt_name=body.prompt_name,
+        truncation=cut.truncation,
+        max_tokens=cut.max_tokens,
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        add_special_tokens=body.add_special_tokens is not False,
+    )
+    with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
+        if is_of_tokens:
+            made = await service.token_vectors(request)
+            return made.rows, made.num_tokens
+        embedded = await service.embed(request)
+    return list(embedded.vectors), embedded.num_tokens
+
+
+def _as_numbers(index: int, row: npt.NDArray[Any]) -> PoolingItem:
+    return PoolingItem(index, "pooling", row.tolist())
+
+
+def _as_base64(index: int, row: npt.NDArray[Any]) -> PoolingItem:
+    return PoolingItem(index, "pooling", b64encode(row.astype("<f4", copy=False).tobytes()).decode())
+
 
 NAME = "pooling"
 

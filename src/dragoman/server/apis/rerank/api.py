@@ -12,19 +12,19 @@ from dragoman.errors import ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, Reply, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.ovms_wire.profile import V3_RERANK
-from dragoman.server.apis.rerank.score import SCORE
-from dragoman.server.apis.rerank_wire.dialect import rerank_dialect, told_by_all, told_by_cohere, told_by_ovms
-from dragoman.server.apis.rerank_wire.schema import (
+from dragoman.server.apis.rerank.score import SCORE, ScoreList, score_body
+from dragoman.server.apis.rerank_wire import (
     CohereRerankAnswer,
     OvmsRerankAnswer,
     RerankAnswer,
-    ScoreList,
     rerank_body,
-    score_body,
+    rerank_dialect,
+    told_by_cohere,
+    told_by_ovms,
 )
 from dragoman.server.describe.answers import ErrorFamily, json_answer, json_errors
 from dragoman.server.describe.components import IGNORED, QUESTION
@@ -61,7 +61,7 @@ _TELLER = RerankErrors()
 
 def set_up(profile: ModelProfile) -> Dialects:
     return {
-        V1_RERANK: rerank_dialect(profile, V1, told_by_all),
+        V1_RERANK: rerank_dialect(profile, V1),
         f"{NAME}.v2": rerank_dialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),
         f"{NAME}.v3": rerank_dialect(profile, V3_RERANK, told_by_ovms),
         f"{NAME}.score": TextsDialect(profile, SCORE),

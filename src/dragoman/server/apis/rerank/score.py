@@ -3,15 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from dragoman.server.apis.openai_wire.embeddings.schema import usage_of
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsOperation
-from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_string, read_strings, told_as
+import msgspec
+
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis.openai_wire.common import Created
+from dragoman.server.apis.openai_wire.describe import struct_body
+from dragoman.server.apis.openai_wire.embeddings import TextUsage, usage_of
+from dragoman.server.apis.openai_wire.pooling import (
+    CUT,
+    CUT_SCHEMA,
+    IGNORED_FIELDS,
+    TextsCall,
+    TextsOperation,
+    read_cut,
+    read_string,
+    read_strings,
+    told_as,
+)
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.rerank_wire.schema import SIDES, ScoreBody, ScoreItem, ScoreList
+from dragoman.server.apis.rerank_wire import EFFECTS
+from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, array
 from dragoman.server.pooling import ScoreRequest, scorer
 from dragoman.types import Limits
+
+
+class ScoreBody(msgspec.Struct, kw_only=True):
+    """The body of a score call; both sides are read by hand, as they have several names."""
+
+    model: str | None = None
+    text_1: Any = None
+    text_2: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    data_1: Any = None
+    data_2: Any = None
+    truncate_prompt_tokens: int | None = None
+    use_activation: bool | None = None
+    activation: bool | None = None
+    instruction: str | None = None
+
+
+SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+"""Names of the two sides of a score call, the newest versions' last."""
+
+
+class ScoreItem(msgspec.Struct):
+    """One pair's score."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreList(msgspec.Struct):
+    """The scores in the order of the pairs."""
+
+    id: str
+    object: Literal["list"]
+    created: Created
+    model: str
+    data: list[ScoreItem]
+    usage: TextUsage
 
 
 async def _score(call: TextsCall[ScoreBody]) -> ScoreList:
@@ -68,3 +123,20 @@ def names_of_sides(raw: Mapping[str, Any]) -> tuple[str, str]:
     present = next((pair for pair in SIDES if pair[0] in raw or pair[1] in raw), SIDES[0])
     missing = present[0] if present[0] not in raw else present[1]
     raise V1.fault(missing, "missing", f"{missing} is missing: give text_1 and text_2, or queries and documents")
+
+
+def score_body(profile: ModelProfile) -> Schema:
+    side = any_of(TEXT, array(TEXT, minItems=1, maxItems=profile.limits.max_prompts))
+    cut = f"{EFFECTS['truncate_prompt_tokens']}; too long ones are refused if absent"
+    whole = struct_body(
+        ScoreBody,
+        {**EFFECTS, "truncate_prompt_tokens": cut},
+        V1,
+        profile,
+        needed={},
+        defaults={"use_activation": True},
+        own={"truncate_prompt_tokens": CUT_SCHEMA},
+        ignored=IGNORED_FIELDS,
+    )["properties"]
+    more = {name: schema for name, schema in whole.items() if not any(name in pair for pair in SIDES)}
+    return any_of(*(an_object({first: side, second: side}, more) for first, second in SIDES))

@@ -17,14 +17,13 @@ from dragoman.server.api import (
 from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses import stored
-from dragoman.server.apis.responses.asking import Asking, set_asking
 from dragoman.server.apis.responses.background import Backgrounds
-from dragoman.server.apis.responses.describe.bodies import PARAMETERS, request_body, request_schemas
+from dragoman.server.apis.responses.describe import PARAMETERS, request_body, request_schemas
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.request import COMPACTED
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
-from dragoman.server.apis.responses.store import ResponseStore
+from dragoman.server.apis.responses.store import Asking, ResponseStore, set_asking
 from dragoman.server.describe.answers import COUNTING, REFUSING, Answer, ErrorFamily, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref

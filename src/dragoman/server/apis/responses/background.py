@@ -15,9 +15,8 @@ import msgspec
 
 from dragoman.server.api import SSE_MEDIA_TYPE, Head, Reply, StreamedReply
 from dragoman.server.apis.openai_wire.errors import OpenAiError
-from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.schema import ResponseFailure
-from dragoman.server.apis.responses.store import Running
+from dragoman.server.apis.responses.store import Asking, Running
 from dragoman.server.http.exchange import Exchange, Message
 from dragoman.server.operations import Proceed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from dragoman.errors import InvalidParameter, NotFound, ServerError, UnsupportedFeature
+from dragoman.errors import CapacityError, InvalidParameter, NotFound, ServerError, UnsupportedFeature
 from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
 from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
@@ -24,9 +24,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.apis.responses.asking import Asking, current_asking
 from dragoman.server.apis.responses.encoder import OutputForm, ResponseEncoder
-from dragoman.server.apis.responses.fitting import fitted
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.request import (
@@ -49,9 +47,56 @@ from dragoman.server.apis.responses.schema import (
     ToldReasoning,
     ToldText,
 )
-from dragoman.server.apis.responses.store import Item, ResponseStore, Running
-from dragoman.server.generation.text_service import text_service
+from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, current_asking
+from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.types import ChatPrompt, GenerationRequest
+
+Message = Mapping[str, Any]
+
+# Of the context, for an input that was too long, where the client does not say how long the answer may be.
+_KEPT_SHARE = 0.75
+
+
+async def fitted(prompt: ChatPrompt, max_tokens: int | None, service: TextService) -> ChatPrompt:
+    """The conversation without its oldest messages, until it fits with room for `max_tokens`. Raises: InvalidRequest.
+
+    Instructions, the last message of the user's and what came last stay, even if they do not fit.
+    """
+    context = service.max_model_len
+    if await _fits(prompt, context - (max_tokens or 1), service):
+        return prompt
+    room = context - max_tokens if max_tokens is not None else int(context * _KEPT_SHARE)
+    shorter = list(_shortened(prompt.messages))
+    low, high = 0, len(shorter) - 1  # the first that fits is between them, or it is the last whatever its size
+    while low < high:
+        middle = (low + high) // 2
+        if await _fits(msgspec.structs.replace(prompt, messages=shorter[middle]), room, service):
+            high = middle
+        else:
+            low = middle + 1
+    return msgspec.structs.replace(prompt, messages=shorter[low]) if shorter else prompt
+
+
+async def _fits(prompt: ChatPrompt, room: int, service: TextService) -> bool:
+    try:
+        return len((await service.tokenize(prompt)).token_ids) <= room
+    except CapacityError:  # more text than is tokenised at all
+        return False
+
+
+def _shortened(messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
+    """The conversation, ever shorter: first without its oldest turns, then without what followed the last question."""
+    num_leading = next((i for i, one in enumerate(messages) if one["role"] != "system"), len(messages))
+    leading, rest = tuple(messages[:num_leading]), messages[num_leading:]
+    asked = [i for i, one in enumerate(rest) if one["role"] == "user"]
+    for begin in asked[1:] if asked and asked[0] == 0 else asked:
+        yield (*leading, *rest[begin:])
+    if asked:
+        question, after = rest[asked[-1]], rest[asked[-1] + 1 :]
+        steps = [i for i, one in enumerate(after) if one["role"] != "tool"]
+        for begin in steps[1:]:
+            yield (*leading, question, *after[begin:])
+
 
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
 _OTHER_NAMES = (

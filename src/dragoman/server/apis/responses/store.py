@@ -10,7 +10,8 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.responses.disk import ResponseDisk, ResponseDocument
 from dragoman.server.apis.responses.schema import Response
 from dragoman.server.operations import Server
+from dragoman.types import ChatPrompt
 
 Item = Mapping[str, Any]
 """An item as it goes over the wire; never changed."""
@@ -234,3 +236,33 @@ class ResponseStore:
 def _document(running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> ResponseDocument:
     items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
     return ResponseDocument(response.id, running.caller, time.time(), has_ended, response, items, told)
+
+
+@dataclass(slots=True)
+class Asking:
+    """One call. `paths`: for each message, the item that it came from. `begun`: set when the response begins."""
+
+    store: ResponseStore
+    server: Server | None = None
+    paths: list[str] = field(default_factory=list)
+    fitted: ChatPrompt | None = None
+    begun: asyncio.Future[Running] | None = None
+    is_streamed: bool = False
+
+    def begin(self, running: Running, *, is_streamed: bool) -> None:
+        self.store.begin(running)
+        self.is_streamed = is_streamed
+        if self.begun is not None:
+            self.begun.set_result(running)
+
+
+_ASKING: ContextVar[Asking | None] = ContextVar("dragoman_responses_asking", default=None)
+
+
+def current_asking() -> Asking:
+    """The context of the call; outside of calls, one without a server and with an empty store."""
+    return _ASKING.get() or Asking(ResponseStore())
+
+
+def set_asking(asking: Asking) -> None:
+    _ASKING.set(asking)

@@ -13,12 +13,11 @@ import msgspec
 from dragoman.errors import InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.api import HttpCall, Reply, StreamedReply, json_reply, model_of_body
 from dragoman.server.apis.openai_wire.fields import shown
-from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.request import INCLUDES
 from dragoman.server.apis.responses.schema import DeletedResponse, InputTokens, ItemList, Response, ResponseFailure
-from dragoman.server.apis.responses.store import Item, ResponseStore, Running
+from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running
 from dragoman.server.batches.keeping import PageNames, in_order, page_of
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.operations import AnswerCall, Server

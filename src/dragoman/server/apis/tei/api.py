@@ -15,8 +15,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.rerank_wire.dialect import rerank_dialect, told_by_all
-from dragoman.server.apis.rerank_wire.schema import RerankAnswer, rerank_body
+from dragoman.server.apis.rerank_wire import RerankAnswer, rerank_body, rerank_dialect
 from dragoman.server.apis.tei_wire.dialect import OPERATIONS, tei_dialect
 from dragoman.server.apis.tei_wire.errors import ERRORS, TeiError, TeiErrors
 from dragoman.server.apis.tei_wire.schema import TeiPrediction, TeiRank, TeiWord, schemas
@@ -35,7 +34,7 @@ _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no te
 
 def set_up(profile: ModelProfile) -> Dialects:
     own = {f"{NAME}.{name}": tei_dialect(profile, name) for name in OPERATIONS}
-    return {**own, BY_DOCUMENTS: rerank_dialect(profile, V1, told_by_all)}
+    return {**own, BY_DOCUMENTS: rerank_dialect(profile, V1)}
 
 
 def _dialect_of_rerank(http: HttpCall) -> str:

@@ -13,10 +13,17 @@ from msgspec import UNSET
 from dragoman import __version__
 from dragoman.server.api import Dialect, ModelProfile
 from dragoman.server.apis.openai_wire.fields import check_count
-from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsDialect, TextsOperation
-from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
-from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
-from dragoman.server.apis.rerank_wire.dialect import best_first
+from dragoman.server.apis.openai_wire.pooling import (
+    TextsCall,
+    TextsDialect,
+    TextsOperation,
+    encoded_arrays,
+    read_string,
+    read_strings,
+    read_texts,
+    told_as,
+)
+from dragoman.server.apis.rerank_wire import best_first
 from dragoman.server.apis.tei_wire.errors import NothingGiven, TeiErrors
 from dragoman.server.apis.tei_wire.schema import (
     SIDES,

@@ -13,8 +13,8 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.describe.bodies import struct_body
-from dragoman.server.apis.openai_wire.pooling.texts import texts_schema
+from dragoman.server.apis.openai_wire.describe import struct_body
+from dragoman.server.apis.openai_wire.pooling import texts_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.apis.openai_wire.models import OpenAiModel, openai_model
+from dragoman.server.apis.openai_wire.routes import OpenAiModel, openai_model
 from dragoman.server.model_facts import READY, ModelFacts
 
 T = TypeVar("T")

@@ -1,18 +1,26 @@
-"""Reads the texts to embed or rank, and tells the service's errors by the clients' names. On the event loop."""
+"""Calls about texts for which nothing is generated: from a body to the service's request and back. On the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from re import compile as pattern
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+import numpy.typing as npt
 
 from dragoman.errors import ServerError
-from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.api import CallSwitches, ErrorTeller, HttpCall, ModelProfile, Reply, json_reply
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
-from dragoman.server.pooling import Truncation
+from dragoman.server.pooling import AnsweringDialect, Truncation
 from dragoman.server.pooling.base import Text
+from dragoman.server.responder import note_ignored
 from dragoman.types import Limits
 
 _PLACE = pattern(r"(?:text|pair) (\d+) ")
@@ -135,3 +143,76 @@ def texts_schema(limits: Limits) -> Schema:
 
 
 MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
+
+
+_VALUES_AT_ONCE = 20_000  # about two milliseconds
+
+_ENCODER = msgspec.json.Encoder()
+
+
+async def encoded_arrays(
+    arrays: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], item: Callable[[int, npt.NDArray[Any]], Any]
+) -> Any:
+    """A JSON array with the `item` of each array, to stand in an answer as it is."""
+    pieces, num_values, begin = [], 0, 0
+    for index, row in enumerate(arrays):
+        num_values += row.size
+        if num_values >= _VALUES_AT_ONCE or index == len(arrays) - 1:
+            chosen = range(begin, index + 1)
+            pieces.append(_ENCODER.encode([item(place, arrays[place]) for place in chosen])[1:-1])
+            num_values, begin = 0, index + 1
+            await asyncio.sleep(0)
+    return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+
+
+IGNORED_FIELDS: Mapping[str, str] = {
+    "user": "nothing is tracked per user",
+    "priority": "texts are computed in the order in which they come",
+}
+
+
+BodyT = TypeVar("BodyT", bound=msgspec.Struct)
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class TextsCall(Generic[BodyT]):
+    """One call. `raw`: its body as sent. `words`: how it is read. `clock`: seconds since the epoch."""
+
+    profile: ModelProfile
+    request_id: str
+    raw: Mapping[str, Any]
+    body: BodyT
+    words: Profile
+    clock: Clock
+
+    @property
+    def limits(self) -> Limits:
+        return self.profile.limits
+
+
+@dataclass(frozen=True, slots=True)
+class TextsOperation(Generic[BodyT]):
+    """Differences between operations. `answer`: returns what is sent as JSON. `idle`: names without effect."""
+
+    kind: type[BodyT]
+    answer: Callable[[TextsCall[BodyT]], Awaitable[Any]]
+    words: Profile
+    errors: ErrorTeller | None = None
+    idle: Callable[[TextsCall[BodyT]], Iterable[str]] = lambda call: unknown_names(call.raw, type(call.body))
+
+
+class TextsDialect(AnsweringDialect, Generic[BodyT]):
+    def __init__(self, profile: ModelProfile, operation: TextsOperation[BodyT], clock: Clock = time.time) -> None:
+        super().__init__(profile)
+        self._operation = operation
+        self._clock = clock
+        self.errors = operation.errors or operation.words.errors
+
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        operation = self._operation
+        raw = decode_object(http, operation.words)
+        body = read_struct(raw, operation.kind, operation.words)
+        call = TextsCall(self._profile, http.request_id, raw, body, operation.words, self._clock)
+        headers = note_ignored(switches, [*operation.idle(call)])
+        return json_reply(200, await operation.answer(call), headers)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.describe.bodies import about_fields, field_schemas
-from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS as SHARED
+from dragoman.server.apis.openai_wire.describe import EFFECTS as SHARED
+from dragoman.server.apis.openai_wire.describe import about_fields, field_schemas
 from dragoman.server.apis.openai_wire.fields import BOUNDS, MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
 from dragoman.server.apis.responses.items import ROLES

@@ -1,1 +1,0 @@
-"""Schemas of what the OpenAI wire format carries."""

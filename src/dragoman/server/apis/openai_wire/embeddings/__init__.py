@@ -1,1 +1,0 @@
-"""Embeddings in OpenAI's wire format."""

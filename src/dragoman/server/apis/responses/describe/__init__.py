@@ -1,1 +1,0 @@
-"""The description of Responses for OpenAPI."""
