@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from dragoman.server.api import Call, ModelProfile
+from dragoman.server.apis.responses import store as stores
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.store import Asking, ResponseStore
