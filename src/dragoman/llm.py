@@ -10,11 +10,8 @@ Its event loop runs on a thread of its own; every method may be called from any 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +26,7 @@ from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sampling_settings import operator_sampling
 from dragoman.config.sources import Given, environment
-from dragoman.coroutines import together
+from dragoman.coroutines import LoopThread, together
 from dragoman.engine.factory import Progress
 from dragoman.types import (
     ChatPrompt,
@@ -60,15 +57,13 @@ class LLM:
         self.config: Config = _resolved(_givens(model, options), progress or _no_progress)
         self._numbers = count(1)
         self._default_sampling = default_sampling(self.config.model_dir, operator_sampling(self.config.sampling))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-llm", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("dragoman-llm")
         self._is_closed = False
         try:
             self._composed = self._run(build_served_model(self.config, progress or _no_progress))
             self._model = self._composed.served
         except BaseException:
-            self._stop_loop()
+            self._thread.close()
             raise
 
     def generate(
@@ -128,7 +123,8 @@ class LLM:
             return
         self._run(self._model.engine.shutdown(0.0))
         self._composed.close()
-        self._stop_loop()
+        self._is_closed = True
+        self._thread.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -145,23 +141,10 @@ class LLM:
         return await together(self._model.service.generate(request) for request in requests)
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` on this object's loop and wait for it; Ctrl-C cancels it."""
         if self._is_closed:
             work.close()
             raise RuntimeError("this LLM is closed")
-        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _stop_loop(self) -> None:
-        self._is_closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        return self._thread.run(work)
 
 
 def _resolved(givens: Sequence[Given], progress: Progress) -> Config:

@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
-import threading
-from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
 
 from dragoman.cli.local_app import local_app
 from dragoman.cli.terminal.servers.answers import AskFailed
 from dragoman.compose import ComposedModel, build_served_model
 from dragoman.config.resolve import Config
+from dragoman.coroutines import LoopThread
 from dragoman.engine.factory import Progress
 from dragoman.server.app import App
 from dragoman.server.http.protocol import CUT_EXTENSION
-
-T = TypeVar("T")
 
 _BASE_PATH = "/v1"
 _Message = MutableMapping[str, Any]
@@ -79,13 +77,11 @@ class LocalModel:
 
     def __init__(self, config: Config, progress: Progress) -> None:
         self.model = config.name
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-terminal", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("dragoman-terminal")
         try:
-            self._composed, self._app = self._wait(_built(config, progress))
+            self._composed, self._app = self._thread.run(_built(config, progress))
         except BaseException:
-            self._stop_loop()
+            self._thread.close()
             raise
         self.tells_progress = self._composed.served.profile.tells_progress
         self.label = f"in this process ({', '.join(self._composed.facts)})"
@@ -101,26 +97,12 @@ class LocalModel:
             "headers": [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")],
             "extensions": {CUT_EXTENSION: {}},
         }
-        return LocalAnswer(self._app, scope, b"" if body is None else json.dumps(body).encode(), self._loop)
+        return LocalAnswer(self._app, scope, b"" if body is None else json.dumps(body).encode(), self._thread.loop)
 
     def close(self) -> None:
-        self._wait(self._composed.served.engine.shutdown(0.0))
+        self._thread.run(self._composed.served.engine.shutdown(0.0))
         self._composed.close()
-        self._stop_loop()
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        self._thread.close()
 
 
 async def _built(config: Config, progress: Progress) -> tuple[ComposedModel, App]:
