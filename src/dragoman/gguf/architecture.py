@@ -1,6 +1,5 @@
 """The row that describes an architecture of GGUF files, and parts shared by several rows.
 
-Does: hold values. Does not: read files. Used by `architectures` and `qwen_architectures`.
 Source of the facts: llama.cpp's converter of Hugging Face checkpoints, inverted here.
 """
 
@@ -12,22 +11,21 @@ from typing import Any, Literal
 
 Names = dict[str, str]
 Order = Literal["pairs", "by_group", "turns", "turns_by_column"]
-"""How rows lie in a file: each head's two halves taking turns; queries, keys and values apart that belong in groups; or, at
-the end, heads of values whose keys take turns. The columns may lie as these heads do."""
+"""The order of rows in a file: a head's halves taking turns; queries, keys and values apart that belong in groups; or,
+at the end, heads of values whose keys take turns, for columns too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One architecture. `hugging_face`: its name in config.json.
+    """One architecture. `hugging_face`: its name in config.json. `keys`: of config.json, with the metadata's keys for them.
 
-    `keys`: of config.json, with the keys of the metadata (behind the architecture's name) that hold their values. `fixed`:
-    keys and values that all its models have. `unread`: keys of the metadata that change nothing here.
-    `flags`: keys that are true if a layer has a tensor whose name begins so; `sizes`: keys of its last axis.
-    `outer`: tensors outside the layers; `layer`: those of a layer, below `layers`; an `{expert}` in a name counts along a
-    tensor's first axis. `cuts`: tensors that are several here, below each other. `joined`: tensors that are one here, by its
-    name: below each other, or "turns" for rows that take turns.
-    `orders`: how rows of tensors lie otherwise than here. `turned`: matrices that are [in, out] here. `has_raised_norms`:
-    the file's norms have one added.
+    `fixed`: keys and values of all its models. `unread`: keys of the metadata that change nothing here. `flags`: keys
+    that are true if a layer has a tensor whose name begins so; `sizes`: keys of its last axis. `outer`: tensors
+    outside the layers; `layer`: those of a layer, below `layers`; an `{expert}` in a name counts along a tensor's
+    first axis. `cuts`: tensors that are several here, below each other. `joined`: tensors that are one here: below
+    each other, or "turns" for rows that take turns. `orders`: of rows that lie otherwise than here. `turned`: matrices
+    that are [in, out] here. `has_raised_norms`: the file's norms have one added.
     """
 
     hugging_face: str
@@ -47,7 +45,6 @@ class Architecture:
 
 
 def without(names: Names, *keys: str) -> Names:
-    """All but these keys."""
     return {key: name for key, name in names.items() if key not in keys}
 
 

@@ -1,7 +1,6 @@
 """The architectures of GGUF files that are read: what each is on the Hugging Face side, in keys, values and names.
 
-Does: hold values. Does not: read files. Used by `config` for config.json, and by the source of weights for tensors.
-Source of the facts: llama.cpp's converter of Hugging Face checkpoints, which is turned round here.
+Source of the facts: llama.cpp's converter of Hugging Face checkpoints, inverted here.
 """
 
 from __future__ import annotations
@@ -448,4 +447,4 @@ VARIANTS: dict[tuple[str, str], Architecture] = {
         layer=_FALCON.layer | {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"},
     ),
 }
-"""What an architecture is where its metadata has a key that is not 0, or its first layer a tensor."""
+"""Architectures whose metadata has a key that is not 0, or whose first layer has a tensor."""

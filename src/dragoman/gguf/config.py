@@ -1,9 +1,6 @@
-"""Writes config.json for a GGUF model, from its metadata and the shapes of its tensors.
+"""Writes config.json for a GGUF model, from its metadata and the shapes of its tensors. Called on any thread.
 
-Does: look up keys in the architecture's row, and work out the few values that no key holds. Does not: judge values (families
-do), or read matrices. Called through `texts`, on any thread.
-
-A key of the metadata that nobody looks up might change what the model computes: it is named in the refusal, as families do.
+A key of the metadata that is not read might change what the model computes: it is named in the refusal.
 """
 
 from __future__ import annotations
@@ -82,7 +79,7 @@ def make_config(model: GgufModel) -> Config:
 
 
 def _read_rope(model: GgufModel, config: Config) -> None:
-    """The rule of positions; the part of a head that is turned where that is not all of it."""
+    """The rule of positions, and the rotated part of a head."""
     rule = rope_rule(model)
     if rule:
         config["rope_scaling"] = rule
@@ -121,14 +118,13 @@ _READ_BY_EXTRAS = ("attention.sliding_window_pattern", _SLIDING_BASE)
 
 
 def _experts(model: GgufModel, config: Config) -> None:
-    """Layers without experts are dense."""
     config.setdefault("intermediate_size", config.get("moe_intermediate_size", 1))
     layers = range(min(layer_counts(model)[0], len(model.tensors)))
     config["mlp_only_layers"] = [index for index in layers if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors]
 
 
 def _qwen35(model: GgufModel, config: Config) -> None:
-    """Adds the layers' kinds. Newer files name each layer's; older ones give the distance between layers that attend."""
+    """Newer files name each layer's kind; older ones give the distance between layers that attend."""
     config["linear_value_head_dim"] = value_heads(model)[2]
     key = f"{model.architecture}.attention.recurrent_layers"
     if model.metadata.is_list(key):
@@ -139,7 +135,6 @@ def _qwen35(model: GgufModel, config: Config) -> None:
 
 
 def _slides(model: GgufModel, config: Config) -> None:
-    """Adds the layers that see a window, if the file names them."""
     key = f"{model.architecture}.attention.sliding_window_pattern"
     if not config.get("sliding_window"):
         config.pop("sliding_window", None)
@@ -151,7 +146,7 @@ def _slides(model: GgufModel, config: Config) -> None:
 
 
 def _gemma2(model: GgufModel, config: Config) -> None:
-    """The largest models scale scores by what a head would have of the hidden size, the others by its own size."""
+    """The largest models scale scores by the hidden size divided by the heads, the others by a head's size."""
     largest = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}[config["architectures"][0]]
     heads, _ = head_counts(model)
     is_largest = config.get("num_hidden_layers") == largest
@@ -201,7 +196,7 @@ def _gpt_oss(model: GgufModel, config: Config) -> None:
 
 
 def _deepseek2(model: GgufModel, config: Config) -> None:
-    """V3 and its kin score experts by a sigmoid; sizes of heads are told in two ways, by how old the file is."""
+    """V3 and its kin score experts by a sigmoid; older files tell sizes of heads otherwise."""
     name, values = model.architecture, model.metadata
     _latent_sizes(model, config)
     config.pop("partial_rotary_factor", None)
@@ -238,7 +233,7 @@ def _ernie_experts(model: GgufModel, config: Config) -> None:
 
 
 def _olmo3(model: GgufModel, config: Config) -> None:
-    """Layers that see a window turn by a base of their own, and without the others' scaling."""
+    """Layers that see a window rotate by a base of their own, and without the others' scaling."""
     base = read_value(model, _SLIDING_BASE)
     if base is not None:
         full = {
@@ -258,7 +253,7 @@ def _ministral3(model: GgufModel, config: Config) -> None:
 
 
 def _gemma3n(model: GgufModel, config: Config) -> None:
-    """Gates of a layer pass by how many deviations they lie above their mean: as many as pass of a normal distribution."""
+    """Gates pass by their distance from the mean in deviations: as many as pass of a normal distribution."""
     config["vocab_size_per_layer_input"] = tensor_shape(model, "per_layer_token_embd.weight")[0]
     config["laurel_rank"] = layer_shape(model, "laurel_l.weight")[0]
     name, num_layers = model.architecture, layer_counts(model)[0]
@@ -269,7 +264,7 @@ def _gemma3n(model: GgufModel, config: Config) -> None:
 
 
 def _gemma4(model: GgufModel, config: Config) -> None:
-    """Layers that see everything have other heads, which turn otherwise; those that share keys may have a wider MLP."""
+    """Layers that see everything have other heads, which rotate otherwise; those that share keys may have a wider MLP."""
     name, values = model.architecture, model.metadata
     num_layers = layer_counts(model)[0]
     kinds = config.get("layer_types") or []
@@ -312,7 +307,6 @@ _NEVER_TURNS = 1e29  # pairs whose frequency is divided by more keep their place
 
 
 def _each_layer(model: GgufModel, key: str, num_layers: int) -> list[int]:
-    """A count for each layer, from a list or of all."""
     if not model.metadata.is_list(key):
         return [model.metadata.count(key)] * num_layers
     counts: list[int] = model.metadata.listed(key, int)

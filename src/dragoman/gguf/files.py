@@ -1,6 +1,5 @@
-"""Finds the files of a GGUF model, and reads their headers.
+"""Finds the files of a GGUF model, and reads their headers. Called at a start, on any thread.
 
-Does: tell models in a directory apart, put split files together. Does not: read tensors. Called at a start, on any thread.
 Source of the names of split files: llama.cpp's gguf-split.
 """
 
@@ -22,9 +21,7 @@ _MOST_PARTS = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufModel:
-    """The headers of a model's files. `tensors`: by their names in the files. Equal only to itself: files that have not
-    changed are read once, and so is what is made of them.
-    """
+    """The headers of a model's files, equal only to itself: unchanged files are read once."""
 
     files: tuple[Path, ...]
     metadata: Metadata
@@ -37,7 +34,6 @@ class GgufModel:
 
     @property
     def architecture(self) -> str:
-        """As llama.cpp calls it."""
         return self.metadata.text("general.architecture")
 
 
@@ -55,7 +51,7 @@ _NAMED: dict[Path, Path] = {}
 
 
 def see_with(model: Path, file: Path | None) -> None:
-    """Have a file be what sees of the model at that path, in this process; None = those beside the model are looked at."""
+    """Name the file that sees for the model at that path, in this process; None = one beside the model."""
     if file is None:
         _NAMED.pop(model.absolute(), None)
     else:
@@ -63,12 +59,11 @@ def see_with(model: Path, file: Path | None) -> None:
 
 
 def named_to_see(model: Path) -> Path | None:
-    """The file that was named for the model, None if there is none."""
     return _NAMED.get(model.absolute())
 
 
 def files_that_see(model: Path) -> tuple[Path, ...]:
-    """The file that was named for the model; else those in its directory whose names say that they are what sees of it."""
+    """The named file; else those in the model's directory whose names say that they see."""
     if (named := named_to_see(model)) is not None:
         return (named,)
     directory = model if model.is_dir() else model.parent
@@ -117,7 +112,6 @@ def gguf_models(directory: Path) -> dict[str, Path]:
 
 
 def gguf_stem(path: Path) -> str:
-    """The name of a file without its ending, and without which part of several it is."""
     part = _PART.fullmatch(path.name)
     return part["stem"] if part else path.stem
 

@@ -1,9 +1,8 @@
-"""Reads the header of a GGUF file: its metadata, and the place of each tensor.
+"""Reads the header of a GGUF file: its metadata, and the place of each tensor. Called at a start, on any thread.
 
-Does: check every count, length and offset against the file's size before anything is made of it; leave arrays in the file
-until one is read. Does not: read tensors, or know architectures. Called at a start, on any thread.
-Source: the GGUF specification, versions 2 and 3 (ggml's docs/gguf.md). The `gguf` package's own reader makes several objects
-of every string of a vocabulary, which takes seconds, and trusts what a file says.
+Checks every count, length and offset against the file's size first; arrays stay in the file until one is read.
+Source: the GGUF specification, versions 2 and 3 (ggml's docs/gguf.md). The `gguf` package's own reader takes seconds
+for a vocabulary, and trusts what a file says.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class _Items:
 
 
 class Metadata(Mapping[str, Any]):
-    """Keys and values; arrays are read when they are asked for, as lists."""
+    """Keys and values; arrays are read when they are asked for, as lists. Getters raise ModelError for other types."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self._path, self._values = path, values
@@ -97,25 +96,21 @@ class Metadata(Mapping[str, Any]):
         return key in self._values
 
     def is_list(self, key: str) -> bool:
-        """True if the key holds an array."""
         return isinstance(self._values.get(key), _Items)
 
     def text(self, key: str, default: str = "") -> str:
-        """A text. Raises: ModelError if the key holds something else."""
         value = self.get(key, default)
         if not isinstance(value, str):
             raise self.error(key, "a text")
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """An integer that is not negative. Raises: ModelError if the key is missing or holds something else."""
         value = self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise self.error(key, "an integer of at least 0")
         return value
 
     def number(self, key: str) -> int | float | None:
-        """A finite number, None if there is none. Raises: ModelError if the key holds something else."""
         value = self.get(key)
         if value is None:
             return None
@@ -124,7 +119,6 @@ class Metadata(Mapping[str, Any]):
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false. Raises: ModelError if the key holds something else."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.error(key, "true or false")
@@ -141,7 +135,6 @@ class Metadata(Mapping[str, Any]):
         return value
 
     def error(self, key: str, wanted: str) -> ModelError:
-        """The refusal of what the key holds."""
         if key not in self._values:
             return ModelError(f"{self._path} has no {key}, allowed: {wanted}")
         value = self._values[key]
@@ -184,14 +177,12 @@ def _texts(data: bytes, count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The contents of one file's header."""
-
     metadata: Metadata
     tensors: tuple[GgufTensor, ...]
 
 
 def read_header(path: Path) -> Header:
-    """The header of a GGUF file. Raises: ModelError, in one line, if the file is not there or not as it should be."""
+    """The header of a GGUF file. Raises: ModelError, in one line, if the file is missing or invalid."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(path, data).header()
@@ -250,7 +241,6 @@ class _Reader:
         return tuple(tensors.values())
 
     def _refuse_overlaps(self, tensors: Sequence[GgufTensor]) -> None:
-        """`tensors` in the order of where they begin."""
         for one, following in pairwise(tensors):
             if following.begin < one.begin + one.size:
                 raise self._refusal(f"tensors {one.name!r} and {following.name!r} overlap at byte {following.begin}")
@@ -337,7 +327,6 @@ class _Reader:
 
 
 def _foreign_type(kind: int) -> str:
-    """The name of an element type that is not read."""
     from gguf.constants import GGMLQuantizationType  # of no use otherwise
 
     try:

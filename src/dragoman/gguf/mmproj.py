@@ -1,11 +1,9 @@
 """The part of a GGUF model that sees: a file beside the model's own, which llama.cpp calls mmproj.
 
-Does: find the file, write what config.json and preprocessor_config.json say of pictures, name its tensors as a checkpoint
-does. Does not: read tensors, or build towers. Called through `texts` and by the source of weights, on any thread.
-Source of the facts: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
-
-A file that the operator names must fit, or the model is refused. Else one file beside the model with `mmproj` in its name
-is taken if it fits; if not, the log says why, and the model takes in texts.
+A file that the operator names must fit, or the model is refused. Else one file with `mmproj` in its name is taken if it
+fits; if not, the log says why, and pictures are refused. Called through `texts` and by the source of weights, on any
+thread.
+Sources: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class SeeingPart:
     placeholder_id: int
 
     def tensors(self) -> Iterator[tuple[str, tuple[GgufTensor, ...]]]:
-        """Every tensor by its name in a checkpoint; several that are one there, below each other or frame by frame."""
+        """Every tensor by its name in a checkpoint; several are one there, below each other or frame by frame."""
         swaps, found = self._swaps(), self.model.tensors
         joins = "attn_qkv" in self.projector.layer
         for tensor in found.values():
@@ -149,7 +147,6 @@ def _found(model: Path, states: tuple[tuple[Path, int, int], ...], *, is_named: 
 
 
 def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
-    """Raises: ModelError naming what is not known or does not fit."""
     values = part.metadata
     if part.architecture != "clip":
         raise values.error("general.architecture", "'clip', as in mmproj files")
@@ -233,6 +230,5 @@ def seeing_config(model: Path, part: SeeingPart) -> Values:
 
 
 def described_pictures(part: SeeingPart) -> Values:
-    """The contents of preprocessor_config.json. Raises: ModelError."""
     numbers = {name: part.model.metadata.listed(f"{PREFIX}{name}", float) for name in ("image_mean", "image_std")}
     return {**part.projector.described(part.model), **{name: values for name, values in numbers.items() if values}}

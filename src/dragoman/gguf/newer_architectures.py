@@ -1,6 +1,5 @@
 """Architectures of GGUF files of 2025 and 2026: mixtures of experts, Gemma 3n and 4, MLPs without a gate.
 
-Does: hold values. Does not: read files. Used by `architectures`; what no row says is worked out by `config`.
 Source of the facts: llama.cpp, conversion/.
 """
 

@@ -1,6 +1,5 @@
-"""The rules for cutting texts before byte-level BPE, for each kind that a GGUF's metadata names.
+"""The rules for cutting texts before byte-level BPE, for each kind that a GGUF's metadata names, as in tokenizer.json.
 
-Does: hold the rules as tokenizer.json writes them. Does not: apply them. Used by `tokenizer`.
 Source: the tokenizer.json files of the models that llama.cpp's converter names the kinds after.
 """
 
@@ -78,10 +77,7 @@ _FALCON = (
 
 
 class Kind(NamedTuple):
-    """The rules of a kind. `normalizer`: applied before texts are cut. `ignores_merges`: words of the vocabulary stay whole.
-
-    `adds_bos`: texts begin with the bos token where the metadata does not say.
-    """
+    """The rules of a kind. `ignores_merges`: words of the vocabulary stay whole. `adds_bos`: by default."""
 
     parts: tuple[Part, ...]
     normalizer: str | None = None

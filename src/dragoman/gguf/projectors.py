@@ -1,8 +1,6 @@
-"""The kinds of files that see, by the name of their projector: keys, values and names of tensors on the Hugging Face side.
+"""The kinds of files that see, by the name of their projector: keys, values and names on the Hugging Face side.
 
-Does: hold values, and work out those that several keys or the shapes of tensors say. Does not: find files, judge whether one
-fits, or read tensors. Used by `mmproj`, on any thread.
-Source of the facts: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
+Sources: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
 """
 
 from __future__ import annotations
@@ -35,19 +33,16 @@ LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class Projector:
-    """One kind of file. `hugging_face`: the architecture of model and file together.
+    """One kind of file. `hugging_face`: the architecture of both files together. `texts`: its decoders.
 
-    `texts`: the decoders' architectures that it goes with, by their names in files. `placeholder`: the token that stands for
-    an embedding. `output`: the tensor that makes what the decoder takes, and the axis along which that lies. `tower`: where
-    a checkpoint has the tower's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors.
-    A part's name with its ending ("ls1.weight") says all of the target's.
-    `raised`: a norm that has one added in the file. `batched`: tensors of three axes in a checkpoint, the first ones 1 long.
-    `takes_turns`: rows of a head's two halves take turns in the file's queries and keys. `has_flat_patches`: a checkpoint's
-    patches are rows of numbers, colours last. `unread`: tensors that the model has as well. `needs`: tensors without which
-    the tower is another one.
-    `activation`: the one that clip.use_gelu or clip.use_silu must name, "quick_gelu" = neither, "gelu or silu" = one of
-    them, "" = any. `read`: keys besides those that all kinds have. `config`, `described`: values of config.json and
-    preprocessor_config.json besides those that all kinds have.
+    `placeholder`: the token of an embedding. `output`: the tensor that makes embeddings, and their axis. `tower`: of a
+    checkpoint's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors. A part's
+    name with its ending ("ls1.weight") says all of the target's. `raised`: a norm that has one added in the file.
+    `batched`: tensors of three axes in a checkpoint, the first ones 1 long. `takes_turns`: rows of a head's two halves
+    alternate in queries and keys. `has_flat_patches`: a checkpoint's patches are rows of numbers, colours last.
+    `unread`: tensors that the model has as well. `needs`: tensors without which the tower is another one.
+    `activation`: that clip.use_gelu or clip.use_silu must name, "quick_gelu" = neither, "gelu or silu" = one, "" =
+    any. `read`, `config`, `described`: beyond those of all kinds.
     """
 
     hugging_face: str
@@ -127,7 +122,7 @@ def _gemma3_pictures(model: GgufModel) -> Values:
 
 
 def _llava(_model: GgufModel) -> Values:
-    """llama.cpp takes what comes out of the last layer but one."""
+    """llama.cpp takes the output of the last layer but one."""
     return {"vision_feature_layer": -2, "vision_feature_select_strategy": "default"}
 
 
@@ -150,7 +145,6 @@ def _idefics3_pictures(model: GgufModel) -> Values:
 
 
 def _qwen(model: GgufModel, model_type: str, sizes: Values) -> Values:
-    """With the sizes that towers of all releases have."""
     names = {"depth": "block_count", "num_heads": "attention.head_count", "patch_size": "patch_size"}
     counts = {key: model.metadata.count(f"{PREFIX}{name}") for key, name in names.items()}
     merge = model.metadata.count(f"{PREFIX}{_MERGE}", 2)
@@ -189,7 +183,6 @@ def _qwen2(model: GgufModel) -> Values:
 
 
 def _qwen3(model: GgufModel) -> Values:
-    """Positions are learnt for a square of patches; layers that the file marks have a further level."""
     values, places = model.metadata, model.tensors.get("v.position_embd.weight")
     if places is None:
         raise ModelError(f"{model.path} has no tensor 'v.position_embd.weight', allowed: learnt positions")
@@ -223,7 +216,6 @@ def _qwen25_pictures(model: GgufModel) -> Values:
 
 
 def _vision(model: GgufModel) -> Values:
-    """The sizes that all towers have, and their activation."""
     values = model.metadata
     sizes: Values = {key: values.count(f"{PREFIX}{name}") for key, name in SIZES.items()}
     return {**sizes, "hidden_act": "silu" if values.flag("clip.use_silu", False) else "gelu"}
@@ -284,7 +276,7 @@ def _lfm2(model: GgufModel) -> Values:
 
 
 def _lfm2_pictures(model: GgufModel) -> Values:
-    """Limits are those of all checkpoints, which llama.cpp takes for granted: 64 to 256 embeddings, 2 to 10 tiles of 512."""
+    """Limits are those of all checkpoints: 64 to 256 embeddings, 2 to 10 tiles of 512."""
     values = model.metadata
     sizes = {"downsample_factor": values.count(_FACTOR, 2), "encoder_patch_size": values.count(f"{PREFIX}patch_size")}
     return {"image_processor_type": "Lfm2VlImageProcessor", "resample": 2, **sizes}

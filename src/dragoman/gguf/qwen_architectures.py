@@ -1,8 +1,4 @@
-"""Qwen's architectures of GGUF files.
-
-Does: hold values. Does not: read files. Used by `architectures`.
-Source of the facts: llama.cpp, conversion/qwen.py, qwenvl.py and qwen3vl.py.
-"""
+"""Qwen's architectures of GGUF files. Source: llama.cpp, conversion/qwen.py, qwenvl.py and qwen3vl.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Architectures of GGUF files whose layers scan or convolve: Mamba and its hybrids, LFM2.
 
-Does: hold values. Does not: read files. Used by `architectures`; what no row says is worked out by `recurrent_config`.
-Source of the facts: llama.cpp, conversion/mamba.py, jamba.py, granite.py, falcon_h1.py, nemotron.py, lfm2.py.
+Source: llama.cpp, conversion/mamba.py, jamba.py, granite.py, falcon_h1.py, nemotron.py, lfm2.py.
 """
 
 from __future__ import annotations
@@ -31,14 +30,12 @@ _SAID_BY_TENSORS = ("feed_forward_length", "attention.head_count_kv", "ssm.inner
 
 
 def _scan(mixer: str) -> Names:
-    """The tensors of a scan by heads, below `mixer`."""
     names = {"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_norm": "norm", "ssm_out": "out_proj"}
     alone = {"ssm_dt.bias": "dt_bias", "ssm_a": "A_log", "ssm_d": "D"}
     return {part: f"{mixer}.{name}" for part, name in (names | alone).items()}
 
 
 def _channel_scan(mixer: str) -> Names:
-    """The tensors of a scan by channels, below `mixer`."""
     return without(_scan(mixer), "ssm_norm", "ssm_dt.bias") | {"ssm_x": f"{mixer}.x_proj", "ssm_dt": f"{mixer}.dt_proj"}
 
 

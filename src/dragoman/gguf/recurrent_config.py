@@ -1,7 +1,4 @@
-"""Works out what no key of a GGUF file says of models whose layers scan or convolve: which layer does what, and sizes.
-
-Does: add to config.json. Does not: judge values (families do). Called by `config`, on any thread.
-"""
+"""Adds to config.json what no key of a GGUF file says of models whose layers scan or convolve."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ def _mamba2(model: GgufModel, config: Config) -> None:
 
 
 def _nemotron_h(model: GgufModel, config: Config) -> None:
-    """Each layer is what its tensors are."""
     num_layers, config["num_nextn_predict_layers"] = layer_counts(model)
     kinds = {"ssm_in": "mamba", "attn_q": "attention", "ffn_gate_inp": "moe", "ffn_up": "mlp"}
     layers = range(min(num_layers, len(model.tensors)))
@@ -58,7 +54,7 @@ def _falcon_h1(model: GgufModel, config: Config) -> None:
 
 
 def _attending_hybrid(model: GgufModel, config: Config) -> list[bool]:
-    """Adds what Granite 4 and Bamba have in common; returns for each layer whether it attends."""
+    """Adds what Granite 4 and Bamba have in common; returns for each layer True if it attends."""
     config["mamba_d_head"] = _head_size(model)
     config["mamba_expand"] = _inner_size(model) / max(config.get("hidden_size", 1), 1)
     config["num_key_value_heads"] = head_counts(model)[1]
@@ -86,7 +82,6 @@ def _inner_size(model: GgufModel) -> int:
 
 
 def _head_size(model: GgufModel) -> int:
-    """The size of a head of a scan. Raises: ModelError if heads do not divide what they are of."""
     name, values, width = model.architecture, model.metadata, _inner_size(model)
     heads = values.count(f"{name}.ssm.time_step_rank")
     if not heads or not width or width % heads:
@@ -95,7 +90,7 @@ def _head_size(model: GgufModel) -> int:
 
 
 def _attending(model: GgufModel) -> list[bool]:
-    """For each layer whether it attends. Raises: ModelError if that is not said of all."""
+    """For each layer: True if it attends. Raises: ModelError if that is not said of all."""
     key, num_layers = f"{model.architecture}.attention.head_count_kv", layer_counts(model)[0]
     counts = model.metadata.listed(key, int)
     if len(counts) < num_layers:

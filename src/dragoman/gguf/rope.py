@@ -1,7 +1,4 @@
-"""Reads a GGUF's rule for positions: keys of the metadata, and tensors with factors for single pairs of dimensions.
-
-Does: write it as rope_scaling of config.json. Does not: compute frequencies. Called by `config`.
-"""
+"""Writes a GGUF's rule for positions, keys and factors for single pairs of dimensions, as rope_scaling of config.json."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ _YARN = {
 
 
 def rope_keys() -> tuple[str, ...]:
-    """The keys of the metadata that are looked up here, behind the architecture's name."""
     names = {*_YARN.values(), "type", "attn_factor", "finetuned"}
     return tuple(f"rope.scaling.{name}" for name in sorted(names))
 
@@ -51,7 +47,6 @@ def rope_rule(model: GgufModel) -> dict[str, Any]:
 
 
 def _factors(model: GgufModel, name: str) -> list[float]:
-    """A small tensor of f32."""
     tensor = model.tensors.get(name)
     if tensor is None:
         raise ModelError(f"{model.path} has no tensor {name!r}")

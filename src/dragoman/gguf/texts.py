@@ -1,8 +1,4 @@
-"""The texts of the files that a GGUF model has none of, made from its metadata.
-
-Does: choose who makes which, keep short texts of the last models, for which a start asks several times. Does not: keep
-tokenizer.json, which may be large. Called by `model_texts`.
-"""
+"""The texts of the files that a GGUF model has none of, made from its metadata. Called by `model_texts`."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from dragoman.gguf.mmproj import described_pictures, seeing_config, seeing_part
 
 
 def gguf_text(model: Path, name: str) -> str | None:
-    """The text of the file of that name that a checkpoint would have; None if it would have none. Raises: ModelError."""
+    """The text of the file of that name that a checkpoint would have, if it would have one. Raises: ModelError."""
     if name in ("config.json", "preprocessor_config.json"):
         part = seeing_part(model)
         if part is None:

@@ -1,9 +1,7 @@
-"""Writes tokenizer.json and its like for a GGUF model, from the vocabulary in its metadata.
+"""Writes tokenizer.json and its like for a GGUF model, from the vocabulary in its metadata. Called at load time.
 
-Does: byte-level BPE ("gpt2"), SentencePiece's BPE with scores ("llama") or pairs ("gemma4"), unigrams ("t5"); special
-tokens, chat templates.
-Does not: encode (the `tokenizers` library does). Called through `texts`, at load time.
-Source of the metadata: the GGUF specification, "tokenizer"; of what holds without a key: llama.cpp's llama-vocab.cpp.
+Byte-level BPE ("gpt2"), SentencePiece's BPE with scores ("llama") or pairs ("gemma4"), unigrams ("t5").
+Sources: the GGUF specification, "tokenizer"; of what holds without a key: llama.cpp's llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _FIM_NAMES = {
     "repository": ("fim_rep",),
     "file": ("fim_sep",),
 }
-"""The keys of the marks of fill-in-the-middle prompts: of older files first, as the newer ones count."""
+"""The keys of the marks of fill-in-the-middle prompts, of older files first, as newer ones count."""
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _ENDS = frozenset((
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<｜end▁of▁sentence｜>", "<|im_end|>",
@@ -69,7 +67,7 @@ class _Vocabulary(NamedTuple):
                 yield index, token, kind != _USER_DEFINED
 
     def ids(self) -> dict[str, int]:
-        """Every token's id; of two that are written alike the first one's."""
+        """Every token's id; of two equal tokens the first one's."""
         found: dict[str, int] = {}
         for index, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
             if not (kind == _UNUSED and _FILLING.fullmatch(token)):
@@ -102,7 +100,6 @@ def tokenizer_text(model: GgufModel) -> str:
 
 
 def tokenizer_config_text(model: GgufModel) -> str:
-    """tokenizer_config.json: special tokens by name, and chat templates. Raises: ModelError."""
     values, tokens = model.metadata, _tokens(model)
     named = {name: _token_id(model, name, len(tokens)) for name in _NAMES}
     config: Spec = {f"{name}_token": tokens[index] for name, index in named.items() if index is not None}
@@ -123,7 +120,6 @@ def tokenizer_config_text(model: GgufModel) -> str:
 
 
 def generation_text(model: GgufModel) -> str:
-    """generation_config.json: which tokens end a text, and which begins it. Raises: ModelError."""
     if f"{_KEY}.tokens" not in model.metadata:
         return "{}"
     vocabulary = _vocabulary(model)
@@ -136,9 +132,9 @@ def generation_text(model: GgufModel) -> str:
 
 
 def _ends_by_name(vocabulary: _Vocabulary) -> list[int]:
-    """The ids of tokens that end a text, whatever the metadata says. Words of the language that look like them are none.
+    """The ids of tokens that end a text, whatever the metadata says.
 
-    That goes for Gemma's </s> as well, which is a tag of HTML among other tags.
+    Words of the language that look like them are none; so Gemma's </s>, a tag of HTML among others.
     """
     found = {
         token: index for index, token, special in vocabulary.added() if token in _ENDS and (special or token != "</s>")
@@ -176,7 +172,7 @@ def _vocabulary(model: GgufModel) -> _Vocabulary:
 
 
 def _token_id(model: GgufModel, name: str, num_tokens: int) -> int | None:
-    """The id of a special token; None if there is none. Raises: ModelError if it is none of the vocabulary."""
+    """The id of a special token. Raises: ModelError if it is none of the vocabulary."""
     key = f"{_KEY}.{_ID_KEYS.get(name, name)}_token_id"
     if key not in model.metadata:
         return None
@@ -277,10 +273,9 @@ def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary, *, are_told: bool) 
 
 
 def _merges_by_score(model: GgufModel, vocabulary: _Vocabulary, ids: Mapping[str, int]) -> list[list[str]]:
-    """The pairs that become a token, in the order of the tokens' scores: SentencePiece joins the pair of the best token.
+    """The pairs that become a token, by the tokens' scores: SentencePiece joins the pair of the best token.
 
-    Raises: ModelError if there are more than any real vocabulary has: a few long tokens may be made of each other in many
-    ways.
+    Raises: ModelError if there are too many: a few long tokens may be made of each other in many ways.
     """
     pairs: list[tuple[float, int, int, str, str]] = []
     lengths, num_chars = frozenset(map(len, ids)), 0
@@ -341,7 +336,6 @@ def _unknown(model: GgufModel, vocabulary: _Vocabulary) -> str | None:
 
 
 def _post_processor(model: GgufModel, vocabulary: _Vocabulary, kind: Kind) -> Spec | None:
-    """The post-processor that adds tokens before and behind a text; None if it adds none."""
     values, count = model.metadata, len(vocabulary.tokens)
     wanted = (
         ("bos", values.flag(f"{_KEY}.add_bos_token", kind.adds_bos)),

@@ -1,7 +1,4 @@
-"""Looks up what a GGUF file says of its model, in keys of the metadata and in the shapes of tensors.
-
-Does: read and check single values. Does not: know architectures (`config` does), or read matrices. Called on any thread.
-"""
+"""Reads and checks what a GGUF file says of its model, in keys of the metadata and in the shapes of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ Config = dict[str, Any]
 
 
 def head_size(model: GgufModel) -> int:
-    """Dimensions of a head. Raises: ModelError if they are not said."""
     name = model.architecture
     size = read_value(model, "attention.key_length")
     if not isinstance(size, int):
@@ -55,10 +51,7 @@ def layer_counts(model: GgufModel) -> tuple[int, int]:
 
 
 def read_value(model: GgufModel, name: str) -> Any:
-    """The number or flag that a key holds; of a list of one for each layer that one.
-
-    Raises: ModelError if it holds something else, or layers differ.
-    """
+    """The number or flag of a key, or of a list of equal ones for the layers. Raises: ModelError."""
     key = f"{model.architecture}.{name}"
     if not model.metadata.is_list(key):
         if name in _FLAGS:
@@ -78,19 +71,17 @@ _MAY_BE_ZERO = ("attention.head_count_kv",)  # of layers that do not attend
 
 
 def has_part(model: GgufModel, name: str) -> bool:
-    """True if a layer has a tensor whose name begins with `name`."""
     return any(tensor.startswith("blk.") and tensor.split(".", 2)[-1].startswith(name) for tensor in model.tensors)
 
 
 def tensor_shape(model: GgufModel, name: str) -> tuple[int, ...]:
-    """The shape of a tensor. Raises: ModelError if there is none of that name."""
     if name not in model.tensors:
         raise ModelError(f"{model.path} has no tensor {name!r}")
     return model.tensors[name].shape
 
 
 def layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
-    """The shape of the first layer's tensor of that name that has one."""
+    """The shape of that tensor in the first layer that has one."""
     found = next((tensor for key, tensor in model.tensors.items() if key.endswith(f".{name}")), None)
     if found is None:
         raise ModelError(f"{model.path} has no tensor 'blk.*.{name}'")

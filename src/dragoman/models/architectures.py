@@ -1,7 +1,4 @@
-"""The architectures that load, by their names in config.json, and the modules that read them.
-
-Does: list, and find the architecture that a `model_type` means. Does not: import those modules (`families` do).
-"""
+"""The architectures that load, by their names in config.json, and the modules that read them, which it does not import."""
 
 from __future__ import annotations
 
@@ -144,7 +141,7 @@ _OTHER_TYPES = {
 
 
 def architecture_of_type(model_type: str) -> str | None:
-    """The architecture that a config.json means by its `model_type` alone, as tools write that save a config by itself."""
+    """The architecture that a config.json means by its `model_type` alone."""
     heads = _HEADS[1:] if model_type.endswith("_text") else _HEADS
     wanted = _letters(model_type.removesuffix("_text"))
     known = (*FAMILIES, *(f"{name}Model" for name in ENCODERS))

@@ -1,9 +1,6 @@
-"""Reads a model's config.json so that nothing in it is passed over.
+"""Reads a model's config.json so that nothing in it is passed over. Called when a model is loaded, on any thread.
 
-Does: hand out values of the right type, remember which keys were read, refuse what nobody knows. Does not: know families.
-Called by the families when a model is loaded, on any thread.
-
-A key that nobody reads might change what the model computes. So each key is read by the family, known to change nothing
+A key that is not read might change what the model computes. So each key is read by the family, known to change nothing
 here, or named in the refusal.
 """
 
@@ -60,10 +57,7 @@ def shown(value: Any, length: int = 80) -> str:
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """The config.json of the model at that path; with its architecture, if it names its type alone.
-
-    Raises: ModelError as `read_json`.
-    """
+    """The config.json of the model at that path; with its architecture, if it names its type alone. Raises: ModelError."""
     found = read_json(model / "config.json")
     kind = found.get("model_type")
     if found.get("architectures") or not isinstance(kind, str) or (named := architecture_of_type(kind)) is None:
@@ -72,10 +66,7 @@ def read_config(model: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model, `path` the model's and the file's name.
-
-    Raises: ModelError if it is missing, too large or not an object.
-    """
+    """The JSON object in a file of a model. Raises: ModelError if it is missing, too large or not an object."""
     try:
         text = model_text(path.parent, path.name)
         if text is None:
@@ -93,7 +84,8 @@ def read_json(path: Path) -> dict[str, Any]:
 class Config:
     """The values of a config.json, or of an object in it. `name` begins the names of keys in messages.
 
-    A value of null is as good as no value. Every getter raises ModelError, naming the key, its value and what is allowed.
+    A value of null is as good as no value. Every getter raises ModelError, naming the key, its value and what is
+    allowed.
     """
 
     def __init__(self, raw: Mapping[str, Any], name: str = "config.json") -> None:
@@ -106,7 +98,6 @@ class Config:
         return key in self._raw
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Whatever the key holds."""
         self._read.add(key)
         return self._raw.get(key, default)
 
@@ -122,28 +113,24 @@ class Config:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
         value = self._given(key, default, "a number")
         if not _is_number(value):
             raise self.error(key, "a number")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A finite number above zero."""
         value = self.number(key, default)
         if value <= 0:
             raise self.error(key, "a number above 0")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """True or false."""
         value = self.value(key, default)
         if not isinstance(value, bool):
             raise self.error(key, "true or false")
         return value
 
     def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
-        """One of the texts that are allowed."""
         wanted = "one of " + ", ".join(allowed)
         value = self._given(key, default, wanted)
         if not isinstance(value, str) or value not in allowed:
@@ -170,7 +157,7 @@ class Config:
         return tuple(float(item) for item in value)
 
     def part(self, key: str) -> Config | None:
-        """The object that the key holds, to be read in its turn; None if there is none."""
+        """The object that the key holds; None if there is none."""
         value = self.value(key)
         if value is None:
             return None
@@ -185,18 +172,15 @@ class Config:
                 raise self.error(key, json.dumps(expected))
 
     def skip(self, *keys: str) -> None:
-        """These keys of the family change no token."""
+        """Mark keys as read, which change no token."""
         self._read.update(keys)
 
     def skip_repeated(self, part: Mapping[str, Any]) -> None:
-        """The keys that a part says as well are read there, where both say the same."""
+        """Mark the keys as read that a part says as well."""
         self._read.update(key for key, value in part.items() if self._raw.get(key) == value)
 
     def rename(self, aliases: Mapping[str, str]) -> None:
-        """Have keys read by other names, as families spell the same in several ways; messages keep the file's spelling.
-
-        Raises: ModelError if both names are there and hold different values.
-        """
+        """Have keys read by other names; messages keep the file's spelling. Raises: ModelError if both differ."""
         for key, name in aliases.items():
             if key in self._raw:
                 value = self._raw.pop(key)
@@ -210,13 +194,12 @@ class Config:
             self._raw.setdefault(key, value)
 
     def error(self, key: str, wanted: str) -> ModelError:
-        """The refusal of what the key holds."""
         return ModelError(
             f"{self._name} {self._spelled.get(key, key)} is {shown(self._raw.get(key))}, allowed: {wanted}"
         )
 
     def refuse_unread(self) -> None:
-        """Raises: ModelError naming the keys that nobody has read and that are not known to change nothing."""
+        """Raises: ModelError naming keys that were not read and may change something."""
         unknown = sorted(key for key in self._raw if key not in self._read and key not in _HARMLESS)
         if unknown:
             named = ", ".join(

@@ -1,8 +1,4 @@
-"""Names what a model's files contain, so that two models with the same name, sizes and times are never taken for each other.
-
-Does: hash whole files, on several cores, and remember the digests of files that have not changed since. Does not: know what
-is in them. Called by who keeps for later starts what only holds for exactly these weights; on any thread.
-"""
+"""Hashes a model's files, for caches that hold only for exactly these weights, and remembers digests of unchanged files."""
 
 from __future__ import annotations
 
@@ -30,9 +26,9 @@ _Memo = dict[str, tuple[list[int], str]]  # path -> what the system tells of the
 
 
 def contents_digest(model_dir: Path, memo_dir: Path | None) -> str:
-    """A digest of all bytes of the weights, and of what says how they are computed with. Raises: OSError.
+    """A digest of all bytes of the weights, and of the files that say how they are computed with. Raises: OSError.
 
-    `memo_dir`: where the digests of files are remembered; None = they are not.
+    `memo_dir`: where the digests of files are remembered.
     """
     files = [path.resolve() for path in weight_files(model_dir)]
     files += [path.resolve() for name in _READ_TOO if (path := model_dir / name).is_file()]
@@ -57,7 +53,6 @@ class _Remembered:
                 self._known = msgspec.json.decode(file.read(), type=_Memo)
 
     def digest(self, path: Path, pool: ThreadPoolExecutor) -> str:
-        """Of the file. Raises: OSError."""
         facts = _facts(path)
         known = self._known.get(str(path))
         if known is not None and known[0] == facts:
@@ -70,7 +65,6 @@ class _Remembered:
         return digest
 
     def save(self) -> None:
-        """Keep what was learned; without a directory, or where nothing can be written, nothing is."""
         if self._directory is None or not self._is_changed:
             return
         kept = dict(list(self._known.items())[-_MOST_REMEMBERED:])

@@ -1,8 +1,4 @@
-"""Facts of a model, the same for all families: its vocabulary and context, and the computation of each layer.
-
-Does: hold values. Does not: read configs (families do) or build graphs. Made when a model is loaded; read for
-the shapes of caches, windows and limits. Immutable.
-"""
+"""Facts of a model, the same for all families: its vocabulary and context, and the computation of each layer. Immutable."""
 
 from __future__ import annotations
 
@@ -13,13 +9,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RotaryRule:
-    """The rule by which positions turn queries and keys.
+    """The rule by which positions rotate queries and keys. `frequencies`: radians per position, for each pair of dimensions.
 
-    `frequencies`: radians per position, for each pair of dimensions; the pairs cover a head's first dimensions. A pair is
-    (i, i + half), or with `is_interleaved` (2 i, 2 i + 1) as stored. `magnitude` scales cosine and sine.
-    `long_frequencies`: those of sequences in the long regime, None = the same (`ModelFacts.long_context_from`).
-    `axes`: for each pair, which of a token's three positions (time, row, column) turns it; empty = there is but one.
-    A text's token has three equal ones. Source: RoFormer (arXiv:2104.09864); axes: Qwen2-VL (arXiv:2409.12191), section 2.1.
+    The pairs cover a head's first dimensions; a pair is (i, i + half), or with `is_interleaved` (2 i, 2 i + 1) as
+    stored. `magnitude` scales cosine and sine. `long_frequencies`: of the long regime, None = the same. `axes`: which
+    of a token's three positions (time, row, column) rotates each pair; empty = there is one, and a text's tokens have
+    three equal ones.
+    Sources: RoFormer (arXiv:2104.09864); axes: Qwen2-VL (arXiv:2409.12191), section 2.1.
     """
 
     frequencies: tuple[float, ...]
@@ -30,15 +26,15 @@ class RotaryRule:
 
     @property
     def size(self) -> int:
-        """The dimensions of a head that are turned."""
+        """The dimensions of a head that are rotated."""
         return 2 * len(self.frequencies)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryGrowth:
-    """Queries grow with their position, so that attention stays sharp: by 1 + `weight` ln(1 + floor(position' / `every`)).
+    """Queries grow with their position: by 1 + `weight` ln(1 + floor((position + `first`) / `every`)).
 
-    `first`: what position' is for position 0. Source: Scalable-Softmax, arXiv:2501.19399, in the steps of Llama 4.
+    Source: Scalable-Softmax, arXiv:2501.19399, in the steps of Llama 4.
     """
 
     every: int
@@ -48,12 +44,10 @@ class QueryGrowth:
 
 @dataclass(frozen=True, slots=True)
 class AttentionFacts:
-    """Attention of one layer over the tokens before, and itself.
+    """Attention of one layer. `window`: the tokens that a token sees, itself included; 0 = all.
 
-    `head_size`: of queries and keys; `value_size`: of values. `window`: the tokens that a token sees, itself included; 0 =
-    all. `rotary` None = positions are not told by turning. `alibi_slopes`: per head, empty = none. `softcap`: scores are
-    bounded by it, 0 = they are not. `has_sinks`: heads may attend to nothing. `growth` None = queries are as they are.
-    `cache`: the layer whose keys and values it reads; None = it has some of its own.
+    `rotary` None = no rotation. `alibi_slopes`: per head, empty = none. `softcap`: bounds scores, 0 = does not.
+    `has_sinks`: heads may attend to nothing. `cache`: the layer whose keys and values it reads; None = its own.
     """
 
     num_heads: int
@@ -71,22 +65,19 @@ class AttentionFacts:
 
     @property
     def query_width(self) -> int:
-        """Of all heads together."""
         return self.num_heads * self.head_size
 
     @property
     def key_width(self) -> int:
-        """Of all key/value heads together."""
         return self.num_kv_heads * self.head_size
 
     @property
     def value_width(self) -> int:
-        """Of all key/value heads together."""
         return self.num_kv_heads * self.value_size
 
     @property
     def output_width(self) -> int:
-        """Of all heads' mixtures of values together."""
+        """The width of all heads' mixtures of values together."""
         return self.num_heads * self.value_size
 
 
@@ -102,8 +93,7 @@ class ConvolutionFacts:
 class DeltaFacts:
     """A gated delta rule: a state, one matrix for each head, which every token lets fade and corrects.
 
-    Keys, queries and values go through `convolution` before. Several heads may share keys and queries. Source: Gated
-    DeltaNet, arXiv:2412.06464.
+    Several heads may share keys and queries. Source: Gated DeltaNet, arXiv:2412.06464.
     """
 
     num_key_heads: int
@@ -114,27 +104,20 @@ class DeltaFacts:
 
     @property
     def key_width(self) -> int:
-        """Of all keys together."""
         return self.num_key_heads * self.key_size
 
     @property
     def value_width(self) -> int:
-        """Of all heads' values together."""
         return self.num_heads * self.value_size
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Of one sequence's state, f32."""
         return self.num_heads, self.key_size, self.value_size
 
 
 @dataclass(frozen=True, slots=True)
 class ScanFacts:
-    """A selective scan by heads: a state, one matrix for each head, of which a token leaves a part and to which it adds.
-
-    Heads of a group share keys and queries, of `state_size`. `step_limits`: of how much a token counts. Values, keys and
-    queries go through `convolution` before. Source: Mamba 2, arXiv:2405.21060.
-    """
+    """A selective scan by heads. Heads of a group share keys and queries. Source: Mamba 2, arXiv:2405.21060."""
 
     num_groups: int
     num_heads: int
@@ -145,21 +128,16 @@ class ScanFacts:
 
     @property
     def inner_width(self) -> int:
-        """Of all heads' values together."""
         return self.num_heads * self.head_size
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Of one sequence's state, f32."""
         return self.num_heads, self.state_size, self.head_size
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelScanFacts:
-    """A selective scan of each channel, with `state_size` numbers, which fade at rates of their own.
-
-    Source: Mamba, arXiv:2312.00752.
-    """
+    """A selective scan of each channel, with `state_size` numbers. Source: Mamba, arXiv:2312.00752."""
 
     width: int
     state_size: int
@@ -167,7 +145,6 @@ class ChannelScanFacts:
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """Of one sequence's state, f32."""
         return self.state_size, self.width
 
 
@@ -180,41 +157,37 @@ class GatedRecurrenceFacts:
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """Of one sequence's state, f32."""
         return 1, self.width
 
 
 Recurrence = DeltaFacts | ScanFacts | ChannelScanFacts | GatedRecurrenceFacts
-"""Layers with a state that the library of kernels computes."""
+"""Layers with a state, f32 of `state_shape` for a sequence, that the library of kernels computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """The state of a sequence that a graph made elsewhere keeps and updates. `state_shape`: of its f32 numbers."""
+    """The state of a sequence that a graph made elsewhere keeps and updates, f32."""
 
     state_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MlpFacts:
-    """A dense MLP. `activation`: its name as checkpoints spell it."""
-
     inner_size: int
     activation: str
 
 
 NO_MLP = MlpFacts(0, "")
-"""Of layers without one."""
+"""For layers without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """The rule that chooses a token's experts, and the share of each.
+    """The rule that chooses a token's experts, and the share of each. `score` "chosen": the softmax over the chosen alone.
 
-    `score`: of the router's outputs, "softmax" over all experts or "sigmoid" of each; or "chosen", the softmax over
-    those that were chosen. `is_normalized`: scores of the chosen are divided by their sum, or by `least_sum` if that is
-    larger; then they are multiplied by `scale`. `num_groups`: of experts, which are chosen from the
-    `num_active_groups` groups whose `group_best` best scores have the highest sum.
+    `is_normalized`: scores of the chosen are divided by their sum, or by `least_sum` if that is larger; then they are
+    multiplied by `scale`. Experts are chosen from the `num_active_groups` groups whose `group_best` best scores have
+    the highest sum.
     """
 
     score: Literal["softmax", "sigmoid", "chosen"] = "softmax"
@@ -240,11 +213,7 @@ class ExpertFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """One layer: it mixes tokens in one of several ways, then each token goes through an MLP or experts.
-
-    Some mix no tokens, which None tells, and some have no MLP (`NO_MLP`). `beside`: what else mixes tokens, reading what
-    attention reads.
-    """
+    """One layer. `mixer` None: it mixes no tokens. `beside`: what else mixes tokens, reading what attention reads."""
 
     mixer: AttentionFacts | ConvolutionFacts | Recurrence | StateFacts | None
     mlp: MlpFacts | ExpertFacts
@@ -252,7 +221,6 @@ class LayerFacts:
 
     @property
     def attention(self) -> AttentionFacts | None:
-        """The layer's attention, None if it has none."""
         return self.mixer if isinstance(self.mixer, AttentionFacts) else None
 
 
@@ -260,7 +228,8 @@ class LayerFacts:
 class CacheKind:
     """Layers that need the same past: of attention the last `window` tokens' keys and values, 0 = all tokens'.
 
-    `has_states`: not of attention, but the state behind the last token, and what convolutions keep of the window's tokens.
+    `has_states`: not of attention, but the state behind the last token, and what convolutions keep of the window's
+    tokens.
     """
 
     window: int
@@ -269,15 +238,12 @@ class CacheKind:
 
 @dataclass(frozen=True, slots=True)
 class PictureFacts:
-    """The way in which a decoder takes pictures: an embedding replaces each of their placeholders.
+    """The way in which a decoder takes pictures: an embedding replaces each token `placeholder_id`.
 
-    `placeholder_id`: the token that an embedding replaces. `num_levels`: vectors of the hidden size in an
-    embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack,
-    arXiv:2406.04334).
-    `is_bidirectional`: the placeholders of a picture see each other, later ones too; `only_in_windows`: not in layers that
-    see everything.
-    `pad_id`: the token whose embeddings for each layer placeholders have; None = their own.
-    `splits_texts`: see `PictureRules`.
+    `num_levels`: vectors of the hidden size in an embedding; the first is the token's, the others are added to the
+    first layers' outputs in turn (deepstack, arXiv:2406.04334). `is_bidirectional`: the placeholders of a picture see
+    each other, later ones too; `only_in_windows`: not in layers that see everything. `pad_id`: the token whose
+    embeddings for each layer placeholders have; None = their own. `splits_texts`: see `PictureRules`.
     """
 
     placeholder_id: int
@@ -292,8 +258,8 @@ class PictureFacts:
 class ModelFacts:
     """A decoder. `max_position`: its context in tokens. `pictures` None = it takes in texts only.
 
-    `long_context_from`: a sequence with more tokens is in the long regime from its first token on, None = there is none.
-    `departures`: what is computed otherwise than the checkpoint asks for, one line each, told at the start.
+    `long_context_from`: a sequence with more tokens is in the long regime from its first token on. `departures`: what
+    is computed otherwise than the checkpoint asks for, one line each, told at the start.
     """
 
     architecture: str
@@ -313,12 +279,10 @@ class ModelFacts:
 
     @cached_property
     def attention_layers(self) -> dict[int, AttentionFacts]:
-        """The layers that attend, by their index."""
         return {index: layer.attention for index, layer in enumerate(self.layers) if layer.attention is not None}
 
     @cached_property
     def convolution_layers(self) -> dict[int, ConvolutionFacts]:
-        """The layers that convolve, by their index."""
         mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
         alone = {index: mixer for index, mixer in mixers.items() if isinstance(mixer, ConvolutionFacts)}
         return dict(sorted({**alone, **{i: layer.convolution for i, layer in self.recurrent_layers.items()}}.items()))
@@ -331,7 +295,6 @@ class ModelFacts:
 
     @cached_property
     def state_layers(self) -> dict[int, Recurrence | StateFacts]:
-        """The layers that have a state, by their index."""
         exported = {index: layer.mixer for index, layer in enumerate(self.layers)}
         states = {index: mixer for index, mixer in exported.items() if isinstance(mixer, StateFacts)}
         return {**self.recurrent_layers, **states}
@@ -348,7 +311,7 @@ class ModelFacts:
 
     @cached_property
     def cache_kinds(self) -> tuple[CacheKind, ...]:
-        """The kinds of caches that the layers need: the one that keeps everything first, the others as layers come."""
+        """The kinds of caches that the layers need, the one that keeps everything first."""
         windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())
         kinds = [CacheKind(window) for window in sorted(windows, key=bool)]
         if self.state_layers:  # who goes on behind a token needs the state behind it, and the rows before itself
@@ -357,11 +320,10 @@ class ModelFacts:
 
     @cached_property
     def convolution_kind(self) -> int:
-        """The index in `cache_kinds` of the one whose blocks keep what convolutions look back at."""
         return self.state_kind if self.state_layers else 0
 
     def without_caps(self) -> ModelFacts:
-        """The same with scores that are not capped, which `departures` tells; itself if no layer caps them."""
+        """Facts whose scores are not capped, which `departures` tells."""
         caps = sorted({attention.softcap for attention in self.attention_layers.values()} - {0.0})
         if not caps:
             return self
@@ -375,7 +337,7 @@ class ModelFacts:
 
     @property
     def state_kind(self) -> int:
-        """The index in `cache_kinds` of the one whose blocks keep states, if there are any."""
+        """The index in `cache_kinds` of the kind whose blocks keep states."""
         return len(self.cache_kinds) - 1
 
     def cache_kind(self, layer: int) -> int:

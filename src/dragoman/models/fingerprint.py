@@ -1,7 +1,6 @@
-"""Tells one model from another in a few characters, for clients that want to know whether their answers can repeat.
+"""Hashes a model's configuration, weights, types and release into a few characters, for clients that compare answers.
 
-Does: hash what decides the numbers: configuration, weights, types, release. Does not: read whole weight files, which may be
-large: their sizes, beginnings and ends stand for them. Called by the composition root, once per model.
+Sizes, beginnings and ends stand for whole weight files. Called by the composition root, once per model.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ def model_fingerprint(model_dir: Path, *settings: str) -> str:
 
 
 def weight_files(model_dir: Path) -> list[Path]:
-    """The files that hold a model's weights, in the order of their names."""
     files = (*gguf_files(model_dir), *files_that_see(model_dir)) if model_dir.is_file() else ()
     return sorted([*files, *(path for pattern in _WEIGHTS for path in model_dir.glob(pattern))])
 

@@ -1,9 +1,6 @@
 """Names all that the numbers in a model's cache depend on, so that blocks on disk never meet another model or program.
 
-Does: a digest of weights, types, kernels, processor, code and versions. Does not: hash files (`models.contents` does).
-Called by the factory, once per start.
-
-The processor counts, and the number of threads: attention and OpenVINO's products may round otherwise on others.
+The processor and the number of threads count: others may round otherwise. Called by the factory, once per start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""From a model directory to a compiled graph.
+"""From a model directory to a compiled graph: builds and compiles it, or maps that of an earlier start, and runs it once.
 
-Does: build and compile, or map the graph that an earlier start kept; run it once. Does not: decide how a model is stored and
-run (the profile does), or allocate the KV cache.
 Called by the engine's factory, once per start, on any thread.
 """
 
@@ -74,11 +72,10 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled graph, and what a runner of it needs.
+    """A compiled graph, and what a runner of it needs. `mapping`: the file that holds its weights.
 
-    `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
-    `tower`: embeds pictures, None if the model takes in texts only. `stored_as`: how its weights are stored,
-    for people. `adapters`: None if there is no place for any; `adapters_key`: what the graph depends on because of them.
+    `stored_as`: how its weights are stored, for people. `adapters`: None if there is no place for any;
+    `adapters_key`: what the graph depends on because of them.
     """
 
     compiled: Any
@@ -94,10 +91,7 @@ class LoadedModel:
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
-        """Bytes of one block over all layers, for each of the model's kinds of caches.
-
-        Keys and values, or states; and of one kind the rows that convolutions look back at.
-        """
+        """Bytes of one block over all layers, for each of the model's kinds of caches."""
         total_bits = [0] * len(self.facts.cache_kinds)
         for port in cache_ports(self.compiled):
             elements = 1
@@ -113,7 +107,6 @@ def cache_ports(compiled: Any) -> list[Any]:
 
 
 def cache_layer(port: Any) -> int:
-    """The layer that a cache input belongs to."""
     return int(port.get_any_name().rpartition(".")[2])
 
 
@@ -203,7 +196,6 @@ def _stored_as(weights: StoredWeights, options: ModelOptions) -> str:
 
 
 def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress) -> LoadedModel:
-    """The compiled model of a directory that holds an exported graph. Raises: ModelError."""
     from dragoman.models.ir.read import read_ir  # checkpoints need none of it
 
     if options.adapters is not None:
@@ -240,7 +232,7 @@ class _Plan:
         return self.profile.properties | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
     def compiled(self, part: str, make: Callable[[], Any]) -> tuple[Any, Any, bool]:
-        """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
+        """The compiled graph of a part, the mapping of its weights, and whether an earlier start kept it."""
         kept = self._kept_file(part)
         core, properties = self._runtime(part)
         if kept is not None and kept.exists():
@@ -263,10 +255,7 @@ class _Plan:
         return compiled, mapping, False
 
     def over_weights(self, part: str, build: Callable[[WeightMemory], list[Any]]) -> tuple[list[Any], bool]:
-        """The graphs of a part, compiled over packed weights, and whether an earlier start kept these.
-
-        Compiling them takes a third of a second, and kernels of our own read weights as they are packed.
-        """
+        """The graphs of a part, compiled over packed weights, and whether an earlier start kept these."""
         kept = self._kept_file(part)
         core, properties = self._runtime(part)
         if kept is not None and kept.exists():
@@ -283,7 +272,6 @@ class _Plan:
         return compiled, from_cache
 
     def _runtime(self, part: str) -> tuple[Any, dict[str, Any]]:
-        """A runtime, and what it is told."""
         memory.bound_shared_cache()
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
@@ -292,7 +280,6 @@ class _Plan:
         return runtime(has_operations=uses_library(self.facts, self.profile)), properties
 
     def _kept_file(self, part: str) -> Path | None:
-        """The file in which a part is kept, None if it is not kept."""
         if self.adapters is not None and not part.startswith(_TOWER):
             part = f"{part} {self.adapters.key}"
         if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:

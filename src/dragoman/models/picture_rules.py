@@ -1,8 +1,4 @@
-"""Reads from a checkpoint's small files alone how pictures stand in its prompts.
-
-Does: read config.json and the description of its pictures. Does not: look at weights, or embed anything. Called at load
-time by engines whose pictures another program embeds.
-"""
+"""Reads from a checkpoint's small files how pictures stand in its prompts, for engines of other programs."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ from dragoman.models.vision.placeholders import read_seeing_config
 def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
     """The processor that lays out the checkpoint's pictures, and the placeholder of an embedding.
 
-    `changes`: keys that replace those of preprocessor_config.json, as JSON.
-    Raises: ModelError if the model takes no pictures, or its pictures are not understood.
+    `changes`: keys that replace those of preprocessor_config.json, as JSON. Raises: ModelError.
     """
     if not is_described(model_dir):
         raise ModelError(NOT_DESCRIBED)

@@ -1,8 +1,4 @@
-"""Decides by this machine's processor how to store, compile and run a model.
-
-Does: read what Linux and the runtime report on the processor; decide, once for each model. Does not: benchmark.
-The loader makes the profile for builders, runner, pacer and scheduler; no other code depends on the processor.
-"""
+"""Decides by this machine's processor how to store, compile and run a model, once for each; does not benchmark."""
 
 from __future__ import annotations
 
@@ -48,13 +44,10 @@ _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 class ModelOptions:
     """Options for storing and running a model. `num_threads` None = all cores; `cache_dir` None = build at every start.
 
-    `cache_max_gb`: of all graphs in that directory, 0 = none is kept.
-
-    `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
-    computed tokens may be taken back, as those of refused drafts (see `kept_rows`). `sees`: a tower is
-    loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys that
+    `cache_max_gb`: of all graphs in that directory, 0 = none is kept. `has_neighbours`: other models compute in this
+    process at the same time (see `runtime.kernel_threads`). `takes_back`: computed tokens may be taken back, as those
+    of refused drafts. `sees`: a tower is loaded, if there is one. `picture_changes`: a JSON object with keys that
     replace those of preprocessor_config.json. `asks_for_type`: the operator chose the weights' type.
-    `adapters` None = none, now or later. `kernels`: those that compute products with weights.
     """
 
     weight_type: WeightType = "int8"
@@ -72,7 +65,7 @@ class ModelOptions:
 
     @property
     def keeps_mxfp4(self) -> bool:
-        """True if matrices of MXFP4 stay in their groups: nobody asks for another type, or merges adapters into them."""
+        """True if no other type is asked for, and no adapter merged into matrices of MXFP4."""
         merges = self.adapters is not None and self.adapters.merges
         return self.weight_type == "int8" and not self.asks_for_type and not merges
 
@@ -81,9 +74,9 @@ class ModelOptions:
 class Processor:
     """This machine's processor. `capabilities`: the runtime's words for its kinds of arithmetic.
 
-    `has_integer_dot_products` is False on x86 processors without VNNI, whose kernels therefore unpack int8 weights to f32.
-    `has_tiles` is True on those with AMX, for which the plugin has kernels and the library has none.
-    `has_paged_attention` is False on Arm processors without SVE and on x86 ones without AVX2: there are no such kernels.
+    Without `has_integer_dot_products` (x86 without VNNI) kernels unpack int8 weights to f32. `has_tiles`: AMX, for
+    which the plugin has kernels and the library has none. Without `has_paged_attention` (no SVE, no AVX2) there are
+    no such kernels.
     """
 
     name: str
@@ -95,18 +88,15 @@ class Processor:
 
     @property
     def has_bf16(self) -> bool:
-        """True if it computes in bf16."""
         return "BF16" in self.capabilities
 
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """The way to store, compile and run a model on a processor.
+    """The way to run a model on a processor. `inference_type`, `kv_type`: of arithmetic, and of the cache.
 
-    `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that OpenVINO's
-    kernels quantise together, 0 = they do not. `kv_by_token`: keys are quantised by token, so that they do not depend on how
-    a prompt was cut. `kernels`: those that compute products. `attends`: the library's attention is used, whose caches are
-    its own.
+    `activation_group`: columns of activations that OpenVINO's kernels quantise together, 0 = they do not. `kernels`:
+    those that compute products. `attends`: the library's attention is used, whose caches are its own.
     """
 
     processor: Processor
@@ -130,7 +120,6 @@ class KernelProfile:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The runtime's properties for compiling a graph."""
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.inference_type,
             "KV_CACHE_PRECISION": self.kv_type,
@@ -142,7 +131,6 @@ class KernelProfile:
 
 @cache
 def this_processor() -> Processor:
-    """The processor of this machine, as far as the operating system and the runtime tell."""
     core = ov.Core()
     name, capabilities = (core.get_property("CPU", key) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES"))
     is_arm = platform.machine() in ("aarch64", "arm64")
@@ -171,12 +159,11 @@ def kernel_profile(
     smallest_group: int | None = None,
     is_exported: bool = False,
 ) -> KernelProfile:
-    """The profile of a model with these options. `processor` None = this machine's.
+    """The profile of a model with these options. Raises: ModelError if a precision is not supported on that processor.
 
-    `has_states`: layers have states that fade from token to token. They are computed in f32: a state of bf16 cannot fade by
-    less than a part in 512, and the kernels have no other beside arithmetic in bf16.
+    `has_states`: layers have states, which are computed in f32: one of bf16 cannot fade by less than a part in 512.
     `smallest_group`: the fewest columns that share a scale in a packed matrix: kernels are slow where activations are
-    quantised in larger groups than weights. Raises: ModelError if a precision is not supported on that processor.
+    quantised in larger groups than weights.
     """
     processor = processor or this_processor()
     if not processor.has_paged_attention:
@@ -217,10 +204,9 @@ def keeps_file_types(options: ModelOptions, processor: Processor | None = None) 
 def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = False) -> Kernels:
     """The kernels that compute products; ours have no f32. Raises: ModelError if ours are asked for and missing.
 
-    Ours widen bf16 and f16 to f32. Where the plugin multiplies them in bf16, it computes prompts faster than a processor
-    can in f32, and a few rows no more slowly. On one core of an EPYC with AVX-512 it reaches 290 to 380 GFLOP/s with 32
-    and 512 rows, ours 180 to 210 (peak: 260). 1 and 4 rows take it 1.0 to 1.35 and 1.0 to 1.2 times as long.
-    Where it does not, it keeps such weights as f32 in memory: one row then takes it 1.5 to 1.9 times as long as ours.
+    Ours widen bf16 and f16 to f32. Where the plugin multiplies them in bf16, it computes prompts faster: 290 to 380
+    GFLOP/s against 180 to 210 on a core with AVX-512. Elsewhere it keeps such weights as f32 in memory: one row then
+    takes it 1.5 to 1.9 times as long as ours.
     """
     reason = _lacks_library()
     if options.kernels == "own" and reason:
@@ -237,7 +223,7 @@ def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = 
 
 
 def _lacks_library() -> str:
-    """Why kernels of our own are not here, "" if they are."""
+    """The reason for which our kernels are not here, "" if they are."""
     try:
         library()
     except LibraryMissing as error:
@@ -246,15 +232,14 @@ def _lacks_library() -> str:
 
 
 def uses_library(facts: ModelFacts, profile: KernelProfile) -> bool:
-    """True if the graph of such a model has operations of the library of kernels."""
     return profile.attends or profile.kernels == "own" or facts.needs_library
 
 
 def computes_alike(facts: ModelFacts, profile: KernelProfile) -> bool:
     """True if a token's keys, values and states have the same bits decoded as in a prompt, however that is cut.
 
-    So it is where the library attends. It has not been measured on Arm, nor with matrix tiles. OpenVINO's kernels compute
-    packed weights in other ways for few rows than for many; and so it does the states of exported graphs.
+    It has not been measured on Arm, nor with matrix tiles. OpenVINO's kernels compute packed weights in other ways
+    for few rows than for many, and so the states of exported graphs.
     """
     processor = profile.processor
     is_measured = profile.attends and not (processor.is_arm or processor.has_tiles)
@@ -264,7 +249,7 @@ def computes_alike(facts: ModelFacts, profile: KernelProfile) -> bool:
 
 
 def require_library(architecture: str) -> None:
-    """Raises: ModelError if kernels of our own are not here, which alone compute convolutions and states."""
+    """Raises: ModelError if our kernels are not here, which alone compute convolutions and states."""
     if reason := _lacks_library():
         raise ModelError(
             f"{architecture} has layers that only dragoman's own kernels compute, and they are not here: {reason}; {BUILD}"
@@ -273,7 +258,7 @@ def require_library(architecture: str) -> None:
 
 @cache
 def tell_library(kernels: Kernels | Literal["auto"]) -> None:
-    """Say once in a process that kernels of our own are not here, or not of these sources. Called when a model is loaded."""
+    """Say once in a process that our kernels are not here, or not of these sources."""
     reason = _lacks_library() if kernels == "auto" else ""
     if reason:
         logger.info("OpenVINO's kernels are used; dragoman's own are not here: %s; %s", reason, BUILD)
@@ -284,8 +269,7 @@ def tell_library(kernels: Kernels | Literal["auto"]) -> None:
 def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
     """The largest group of activations that fills weights' groups without a rest; 0 for f32.
 
-    With a rest, as of 192 in groups of 128, kernels do not quantise activations; and then, of weights whose groups are no
-    power of two, they compute something else with several rows.
+    With a rest, kernels do not quantise activations, or even compute something else with several rows.
     """
     if options.weight_type == "f32":
         return 0
@@ -302,7 +286,7 @@ def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[s
 
 
 def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -> tuple[str, str]:
-    """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
+    """Inference and KV precision. f32 weights mean f32 everywhere (reference precision)."""
     is_exact = options.weight_type == "f32"
     may_round = processor.has_bf16 and not is_exact and not has_states
     inference = "bf16" if may_round and not processor.is_arm else "f32"
@@ -317,7 +301,7 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
 
 
 def _weight_format(options: ModelOptions, processor: Processor, kernels: Kernels) -> WeightFormat:
-    """Without integer dot products OpenVINO's kernels unpack weights to f32, up to a third faster without zero points."""
+    """Without integer dot products OpenVINO's kernels unpack weights to f32, faster without zero points."""
     compresses = options.weight_type in COMPRESSED
     if kernels == "own":
         return WeightFormat(
@@ -348,7 +332,7 @@ def lacks_vnni(cpu_info: Path = CPU_INFO) -> bool:
 
 
 def lacks_avx2(cpu_info: Path = CPU_INFO) -> bool:
-    """True if this is surely an x86 processor without AVX2: there the kernels of paged attention cannot be made."""
+    """True if this is surely an x86 processor without AVX2."""
     flags = _flags(cpu_info)
     return bool(flags) and "avx2" not in flags.split()
 

@@ -1,8 +1,7 @@
-"""Reads the rule by which a checkpoint turns queries and keys: its base, its scaling, how much of a head it covers.
+"""Reads the rule by which a checkpoint rotates queries and keys: its base, its scaling, how much of a head it covers.
 
-Does: arithmetic on config.json's values. Does not: build nodes (`blocks.rotary` does). Called by the families.
-Source: the checkpoints' own release notes; for the scaled rules: linear, arXiv:2306.15595; dynamic NTK, its author's posts,
-followed by transformers; yarn, arXiv:2309.00071; longrope, arXiv:2402.13753; llama3, the Llama 3.1 release.
+Sources: the checkpoints' release notes; linear, arXiv:2306.15595; dynamic NTK, its author's posts, followed by
+transformers; yarn, arXiv:2309.00071; longrope, arXiv:2402.13753; llama3, the Llama 3.1 release.
 """
 
 from __future__ import annotations
@@ -19,17 +18,14 @@ MAX_SIZE = 4096  # a head above it is a mistake
 _LARGEST = 3e38  # that f32 can hold
 
 Axes = Literal["sections", "turns"]
-"""Which of three positions turns a pair: those of the first so many pairs the first, and so on; or each in its turn."""
+"""The position that rotates a pair: sections of pairs after each other, or the three positions taking turns."""
 
 _Frequencies = list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """A rule's numbers. `boundary`: the context that it is exact for, None = any; `long`: frequencies beyond it.
-
-    `longest`: the context that these are for, None = what config.json says.
-    """
+    """A rule's numbers. `boundary`: the context that it is exact for, None = any; `long`: frequencies up to `longest`."""
 
     frequencies: _Frequencies
     magnitude: float = 1.0
@@ -40,10 +36,7 @@ class _Scaled:
 
 @dataclass(frozen=True, slots=True)
 class RotaryReading:
-    """The rule in config.json. `max_position`: the longest context for which the rule can be followed exactly.
-
-    `long_context_from`: see `ModelFacts`.
-    """
+    """The rule in config.json. `max_position`: the longest context for which it can be followed exactly."""
 
     rule: RotaryRule
     max_position: int
@@ -62,8 +55,8 @@ def read_rotary(
 ) -> RotaryReading:
     """The rule for heads of this size. `scaling`: where it is described, None = where checkpoints have it.
 
-    `part`: the part of a head that is turned, where the checkpoint does not say it; None = the family turns all of it.
-    `axes`: how the family's tokens have three positions, None = as the checkpoint says, if it says it.
+    `part`: the rotated part of a head, if the checkpoint does not say it; None = the family rotates all of it.
+    `axes`: how the family's tokens have three positions, None = as the checkpoint says.
     Raises: ModelError naming the key that is missing or not supported.
     """
     max_position = config.count("max_position_embeddings")
@@ -105,8 +98,7 @@ def read_two_rotaries(
 ) -> tuple[RotaryReading, RotaryReading]:
     """The rules of layers that see everything and of those that see a window, where only the first are scaled.
 
-    `full_size`: of the first ones' heads, None = all heads have one size.
-    Raises: ModelError naming the key that is missing or not supported.
+    `full_size`: of the first ones' heads, None = all heads have one size. Raises: ModelError.
     """
     described = rotary_description(config)
     full, sliding = described.part("full_attention"), described.part("sliding_attention")
@@ -118,7 +110,7 @@ def read_two_rotaries(
 
 
 def _axes(described: Config, num_pairs: int, kind: Axes | None) -> tuple[int, ...]:
-    """For each pair the position that turns it: sections after each other (Qwen2-VL), or taking turns (Qwen3-VL)."""
+    """The position that rotates each pair: sections after each other (Qwen2-VL), or taking turns (Qwen3-VL)."""
     takes_turns = described.flag("mrope_interleaved", kind == "turns")
     if kind is not None and takes_turns != (kind == "turns"):
         raise described.error("mrope_interleaved", "false" if takes_turns else "true")
@@ -143,7 +135,6 @@ def rotary_description(config: Config) -> Config:
 
 
 def _scaled(kind: str, described: Config, theta: float, size: int, config: Config) -> _Scaled:
-    """The frequencies for `theta`, scaled by a rule. Raises: ModelError if they are not usable numbers."""
     try:
         scaled = _RULES[kind](described, [theta ** (-2.0 * i / size) for i in range(size // 2)], theta, config)
     except ModelError:
@@ -165,7 +156,7 @@ def _linear(described: Config, plain: _Frequencies, _theta: float, _config: Conf
 
 
 def _proportional(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
-    """The first pairs of a head turn as if all did; the others stay."""
+    """The first pairs of a head rotate as if all did; the others stay."""
     part, factor = described.positive("partial_rotary_factor", 1.0), described.positive("factor", 1.0)
     if part > 1:
         raise described.error("partial_rotary_factor", "a number above 0, at most 1")
@@ -176,9 +167,7 @@ def _proportional(described: Config, plain: _Frequencies, _theta: float, _config
 def _dynamic(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
     """Plain up to the original context. Sequences beyond it have the frequencies of the longest one, `factor` times that.
 
-    transformers computes frequencies for each length, of all sequences in a batch, and leaves cached keys as they are.
-    vLLM has those of the longest context for every sequence. Here a sequence that fits the original context follows
-    transformers, and any other vLLM.
+    A sequence that fits the original context follows transformers; any other vLLM, so that cached keys stay right.
     """
     factor, size = described.positive("factor"), 2 * len(plain)
     original = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
@@ -211,7 +200,7 @@ def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Confi
 
 
 def _factors(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
-    """Each pair of dimensions slower by a factor of its own: as GGUF files write llama3's rule down."""
+    """A factor for each pair, as GGUF files write llama3's rule."""
     factors = described.numbers("factors", len(plain), least=1e-30)
     return _Scaled([frequency / factor for frequency, factor in zip(plain, factors, strict=True)])
 
@@ -249,7 +238,7 @@ def _yarn_magnitude(described: Config, factor: float) -> float:
 
 
 def yarn_growth(factor: float, weight: float) -> float:
-    """By how much queries and keys grow, each, in a context that is `factor` times the original one."""
+    """The growth of queries and keys, each, in a context that is `factor` times the original one."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 

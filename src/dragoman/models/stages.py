@@ -1,7 +1,4 @@
-"""The stages of loading a model, by the names that progress reports use.
-
-Does: name them. Does not: report them (the loader does). Used on any thread.
-"""
+"""The stages of loading a model, by the names that progress reports use."""
 
 from __future__ import annotations
 
@@ -12,4 +9,4 @@ COMPILING = "compiling"
 WARMING_UP = "warming up"
 
 READING_STAGES = (BUILDING, MAPPING, READING)
-"""Stages in which a model's files are read, or what was kept of them; in those that follow they have been."""
+"""Stages in which a model's files are read, or what was kept of them."""

@@ -1,7 +1,6 @@
 """The tensors of a model as its blocks ask for them: by names below a prefix, in parts, in the order that blocks want.
 
-Does: find tensors, select rows, transpose, remember what was read. Does not: read files (sources do) or make nodes.
-Called by families and blocks while a graph is built, on the thread that builds it.
+Used while a graph is built, on the thread that builds it.
 """
 
 from __future__ import annotations
@@ -42,20 +41,17 @@ class Adapting(Protocol):
         ...
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
-        """The product y of x [..., in] and the matrix at that place, with what adapters add to it."""
+        """The product y of x [..., in] and the matrix at that place, with the adapters' part."""
         ...
 
     @property
     def parameters(self) -> Sequence[Any]:
-        """The inputs that the graph has got for them."""
+        """The graph's inputs for them."""
         ...
 
 
 class Weights:
-    """A view of the tensors whose names begin with a prefix. `storage`: how a graph stores what is made of them.
-
-    `adapting` None = there are no adapters.
-    """
+    """A view of the tensors whose names begin with a prefix. `storage`: how a graph stores what is made of them."""
 
     def __init__(self, source: WeightSource, storage: WeightStorage, adapting: Adapting | None = None) -> None:
         self.storage = storage
@@ -88,7 +84,6 @@ class Weights:
         return view
 
     def transposed(self) -> Weights:
-        """The view of matrices that are stored [in, out]."""
         view = copy(self)
         view._is_transposed = not self._is_transposed
         return view
@@ -100,7 +95,7 @@ class Weights:
         return view
 
     def careful(self) -> Weights:
-        """The view of matrices whose error counts more than that of others: stored as the format has it for these."""
+        """The view of matrices whose error counts more, and which the format may store otherwise."""
         view = copy(self)
         view.storage = replace(self.storage, format=self.storage.format.careful)
         return view
@@ -118,7 +113,6 @@ class Weights:
         return view
 
     def root(self) -> Weights:
-        """The view of the whole checkpoint."""
         view = copy(self)
         view._prefix = ""
         return view
@@ -126,27 +120,25 @@ class Weights:
     # --- what this view is ---------------------------------------------------------------------------------------------
 
     def name(self, name: str = "weight") -> str:
-        """The name of a tensor in the checkpoint."""
         return self._full(name)
 
     @property
     def is_whole(self) -> bool:
-        """True if matrices are what is stored: [out, in], each in a tensor of its own, with all rows."""
+        """True if matrices are whole tensors, [out, in]."""
         return self._rows is None and self.is_as_stored
 
     @property
     def whole_name(self) -> str | None:
-        """The name of the tensor that the view's matrix is, with all its rows; None if it is a part of one."""
+        """The name of the tensor that the view's matrix is; None if it is a part of one."""
         return self.name() if self.is_whole else None
 
     @property
     def is_tied(self) -> bool:
-        """True if the view's matrix is the table of embeddings and the head's matrix, too."""
         return bool(self._tied) and self.whole_name == self._tied
 
     @property
     def is_as_stored(self) -> bool:
-        """True if matrices are some rows of what is stored, whose columns they have."""
+        """True if matrices are rows of what is stored."""
         return not self._is_transposed and self._stack is None
 
     # --- tensors ------------------------------------------------------------------------------------------------------
@@ -155,7 +147,7 @@ class Weights:
         return self._full(name) in self._source
 
     def vector(self, size: int, name: str = "weight") -> Array:
-        """A tensor of one dimension as f32 [size]. Raises: ModelError."""
+        """f32 [size]. Raises: ModelError."""
         tensor = self._unstacked(name, (self._num_rows(size),))
         if isinstance(tensor, PackedMatrix):
             raise ModelError(f"tensor {self._full(name)!r} is packed, allowed: a vector of numbers")
@@ -163,7 +155,7 @@ class Weights:
         return vector
 
     def matrix(self, num_rows: int, num_columns: int, name: str = "weight") -> StoredTensor:
-        """A matrix [out, in] as it is stored, a view of its file where that is possible. Raises: ModelError."""
+        """[out, in] as it is stored, a view of its file where that is possible. Raises: ModelError."""
         shape = (self._num_rows(num_rows), num_columns)
         tensor: Any = self._unstacked(name, shape[::-1] if self._is_transposed else shape)
         if self._is_transposed and isinstance(tensor, PackedMatrix):
@@ -176,11 +168,10 @@ class Weights:
 
     @property
     def takes_adapters(self) -> bool:
-        """True if adapters may add something to products with this view's matrix."""
         return self.adapting is not None and self._stack is None and self.adapting.adds_to(self._full("weight"))
 
     def adapted(self, y: Node, x: Node, num_rows: int) -> Node:
-        """y, the product of x and this view's matrix of `num_rows` rows, with what adapters add to it."""
+        """y, the product of x and this view's matrix of `num_rows` rows, with the adapters' part."""
         if self.adapting is None or self._stack is not None:
             return y
         num_stored = self._num_rows(num_rows)
@@ -191,11 +182,11 @@ class Weights:
         return self._tensor(name, shape)
 
     def skip(self, *names: str) -> None:
-        """These tensors need not be read, if they are there."""
+        """Mark tensors as read."""
         self._read.update(self._full(name) for name in names)
 
     def refuse_unread(self, harmless: Sequence[str]) -> None:
-        """Raises: ModelError naming tensors that nobody has read and that match no pattern of `harmless`."""
+        """Raises: ModelError naming tensors that were not read and match no pattern of `harmless`."""
         unread = [name for name in self._source if name not in self._read]
         unread = sorted(name for name in unread if not any(re.search(pattern, name) for pattern in harmless))
         if unread:
@@ -236,7 +227,6 @@ def halves(weights: Weights, size: int) -> tuple[Weights, Weights]:
 
 
 def can_be_joined(tensors: Sequence[StoredTensor]) -> bool:
-    """True if `joined` takes them: all are numbers, or all are packed alike."""
     first = tensors[0]
     if isinstance(first, PackedMatrix):
         return all(isinstance(tensor, PackedMatrix) and tensor.is_stored_as(first) for tensor in tensors)
@@ -244,7 +234,7 @@ def can_be_joined(tensors: Sequence[StoredTensor]) -> bool:
 
 
 def joined(tensors: Sequence[StoredTensor]) -> StoredTensor:
-    """Matrices below each other: one for all their rows."""
+    """Matrices below each other, all numbers or all packed alike, as one."""
     packed = [tensor for tensor in tensors if isinstance(tensor, PackedMatrix)]
     if not packed:
         return np.concatenate([np.asarray(tensor) for tensor in tensors])

@@ -1,10 +1,7 @@
-"""Reads an adapter (LoRA) from a GGUF file, as llama.cpp's convert_lora_to_gguf.py writes it.
+"""Reads an adapter (LoRA) from a GGUF file, as llama.cpp's convert_lora_to_gguf.py writes it. Called on any thread.
 
-Does: check every key and tensor, name modules as a checkpoint does, put rows in its order, scale. Does not: know whether the
-model has a place for a module. Called when an adapter is loaded, on any thread.
-
-The file's matrices change those of a GGUF model, so they lie as those do: the architecture's row, turned round, says how.
-Source: llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
+The matrices change those of a GGUF model, so they lie as those do: the architecture's row, inverted, says how.
+Sources: llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
 """
 
 from __future__ import annotations
@@ -74,7 +71,6 @@ def read_gguf_adapter(path: Path, facts: ModelFacts) -> Adapter:
 
 
 def _check_kind(path: Path, metadata: Metadata) -> None:
-    """Raises: ModelError if the file holds something else, or what would be computed otherwise."""
     architecture, kind = metadata.text("general.architecture"), metadata.text("general.type")
     if "controlvector" in (architecture, kind, metadata.text("adapter.type")):
         raise ModelError(f"{path} is a control vector, allowed: an adapter (LoRA); control vectors are not supported")
@@ -93,7 +89,6 @@ def _check_kind(path: Path, metadata: Metadata) -> None:
 
 
 def _find_architecture(path: Path, metadata: Metadata, facts: ModelFacts) -> Architecture:
-    """The row that names the file's tensors. Raises: ModelError if the model is none of that architecture."""
     wanted = _RELATIVES.get(facts.architecture, facts.architecture)
     rows = [*ARCHITECTURES.items(), *((name, variant) for (name, _), variant in VARIANTS.items())]
     rows = [(name, row) for name, row in rows if row.hugging_face == wanted]
@@ -108,7 +103,7 @@ def _find_architecture(path: Path, metadata: Metadata, facts: ModelFacts) -> Arc
 
 
 def _pairs(path: Path, tensors: tuple[GgufTensor, ...]) -> dict[str, tuple[GgufTensor, GgufTensor]]:
-    """Both matrices by the name of the tensor that they change. Raises: ModelError if any tensor is something else."""
+    """Both matrices by the name of the tensor that they change. Raises: ModelError for any other tensor."""
     by_name = {tensor.name: tensor for tensor in tensors}
     found: dict[str, tuple[GgufTensor, GgufTensor]] = {}
     for name in by_name:
@@ -126,7 +121,6 @@ def _pairs(path: Path, tensors: tuple[GgufTensor, ...]) -> dict[str, tuple[GgufT
 
 
 def _numbers(path: Path, files: MappedFiles, tensor: GgufTensor) -> Array:
-    """A matrix as f32. Raises: ModelError if numbers are not finite."""
     values = files.numbers(tensor)
     if not np.isfinite(values).all():
         raise ModelError(f"{path}: tensor {tensor.name!r} holds numbers that are not finite")
@@ -142,7 +136,7 @@ class _Names:
     facts: ModelFacts
 
     def modules_of(self, name: str, change: LowRank) -> Iterator[tuple[str, LowRank]]:
-        """The modules that a tensor of the base is, and what each is changed by. Raises: ModelError, also for experts."""
+        """The modules that a tensor is, and the change of each. Raises: ModelError, also for experts."""
         place, part = place_of(name)
         stem = part.removesuffix(".weight")
         if place is None:
@@ -192,7 +186,6 @@ class _Names:
         return sizes
 
     def _ordered(self, name: str, stem: str, place: int, change: LowRank) -> LowRank:
-        """The change with its rows, or columns, as a checkpoint has them."""
         order = self.row.orders.get(stem)
         if order is None:
             return change

@@ -1,13 +1,8 @@
 """The inputs by which a graph computes with adapters, different ones for different tokens of a step.
 
-Does: add `mask * (x A) B` to products; name the inputs so that a compiled graph tells what belongs there. Does not: read
-adapters or hold their values (the engine does). Used while a graph is built, and to read a compiled graph's inputs.
-
-A and B hold the rows of all adapters below each other; a token's row of the mask is 1 in the columns of its adapter's rows.
-Without adapters there are no rows. What is added to other tokens is exactly zero. Source: arXiv:2311.03285.
-
-x and the mask are matrices: with one axis more each token is a product of its own, three times as slow at 256 tokens. A and
-B have the type that is computed in, or they would be converted at every step.
+Adds `mask * (x A) B` to products. A and B hold the rows of all adapters below each other; a token's row of the mask is
+1 in the columns of its adapter's rows, so other tokens get exactly zero. Source: arXiv:2311.03285.
+x and the mask are matrices: with one axis more each token is a product of its own, three times as slow at 256 tokens.
 """
 
 from __future__ import annotations
@@ -28,16 +23,16 @@ from dragoman.models.weights import Place
 MASK = "adapter_mask"
 DOWN, UP = "adapter_a.", "adapter_b."
 ADAPTER_INPUTS = (MASK, DOWN, UP)
-"""How the names of inputs begin that are about adapters."""
+"""The begins of names of inputs for adapters."""
 
 _LOGIT_ROWS = "sampled_tokens_indices"
 _WEIGHT = ".weight"
 
 
 class AdapterInputs:
-    """Gives a graph the inputs of adapters. `takes`: whether a module may be changed by one.
+    """Gives a graph the inputs of adapters. `takes`: True if a module may be changed by one.
 
-    `computes_in_bf16`: A and B are bf16, as the graph's arithmetic is, and not f32.
+    `computes_in_bf16`: A and B are bf16, as the graph's arithmetic is, or they would be converted at every step.
     """
 
     def __init__(self, takes: Callable[[str], bool], *, computes_in_bf16: bool) -> None:
@@ -77,7 +72,7 @@ class AdapterInputs:
         return self._lowered[key]
 
     def _rows_of(self, x: Node) -> Node:
-        """x as a matrix, once for all products with it. Shapes: [T, 1, in] or [T, in] -> [T, in]."""
+        """Once for all products with x. Shapes: [T, 1, in] or [T, in] -> [T, in]."""
         if len(x.get_partial_shape()) == 2:
             return x
         if _key(x) not in self._rows:
@@ -85,7 +80,7 @@ class AdapterInputs:
         return self._rows[_key(x)]
 
     def _mask_of(self, x: Node) -> Node:
-        """The mask of x's rows: those of all tokens, or those whose logits are wanted. Shape: [T, R]."""
+        """The mask of x's rows: of all tokens, or of those whose logits are wanted. Shape: [T, R]."""
         rows = self._logit_rows(x)
         if rows is None:
             return self._mask
@@ -94,7 +89,7 @@ class AdapterInputs:
         return self._kept_mask
 
     def _logit_rows(self, x: Node) -> Node | None:
-        """The input that chose x's rows among the tokens, if x depends on it; only where rows are left out is it read."""
+        """The input that chose x's rows among the tokens, if x depends on it."""
         waiting = [x.get_node()]
         seen: set[str] = set()
         while waiting:
@@ -130,7 +125,7 @@ def _key(x: Node) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An input for B, or for some of its rows. `rows`: which of the `num_stored` outputs the product has, in its order."""
+    """An input for B, or for some of its rows. `rows`: the product's of the `num_stored` outputs, in its order."""
 
     port: Any
     num_stored: int
@@ -148,12 +143,10 @@ class AdapterPlace:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes that one rank takes."""
         return int(self.down.get_element_type().size) * (self.num_columns + sum(len(part.rows) for part in self.parts))
 
 
 def adapter_places(compiled: Any) -> tuple[AdapterPlace, ...]:
-    """The modules of a compiled graph that adapters may change; empty without adapters."""
     downs: dict[str, Any] = {}
     parts: dict[str, list[Part]] = {}
     for port in compiled.inputs:

@@ -1,8 +1,4 @@
-"""Loads a model for adapters, and matches adapters with it afterwards.
-
-Does: read the first adapters, choose how the graph is built, match adapters with a compiled graph's places. Does not: build
-graphs, or hold what they compute with. Called by the loader, and by the engine when an adapter comes.
-"""
+"""Loads a model for adapters, and matches adapters with it afterwards; called by the loader and the engine."""
 
 from __future__ import annotations
 
@@ -23,15 +19,13 @@ from dragoman.models.families.base import Family
 
 
 class Change(NamedTuple):
-    """The change that an adapter makes at one of a graph's places."""
-
     place: AdapterPlace
     matrices: LowRank
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAdapters:
-    """The places of a compiled graph for adapters, and the adapters that it begins with, by their names."""
+    """The places of a compiled graph for adapters, and the first adapters by their names. `row_bytes`: of one rank."""
 
     facts: ModelFacts
     names: ModuleNames
@@ -40,15 +34,13 @@ class ModelAdapters:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes that one rank of an adapter takes."""
         return sum(place.row_bytes for place in self.places)
 
     def read(self, path: Path) -> Adapter:
-        """The adapter at that path. Raises: ModelError if it is none that is served."""
         return read_adapter(path, self.facts)
 
     def changes(self, adapter: Adapter) -> tuple[Change, ...]:
-        """The adapter's changes. Raises: ModelError if the model has no place for a module, or one of another shape."""
+        """The adapter's changes. Raises: ModelError if the model has no such place, or one of another shape."""
         places = {self.names.common(place.module): place for place in self.places}
         common = {self.names.common(module): module for module in adapter.modules}
         refuse_unknown(adapter, [module for name, module in common.items() if name not in places])
@@ -62,7 +54,6 @@ class AdapterPlan:
     """The plan for loading a model with adapters. `key`: what the graph depends on, for the name of its file."""
 
     def __init__(self, options: AdapterOptions, family: Family) -> None:
-        """Raises: ModelError if a path holds no adapter that can be served."""
         self._options = options
         self._facts, self._names = family.facts, ModuleNames.of(family)
         self._adapters = {name: read_adapter(path, family.facts) for name, path in options.directories}
@@ -72,7 +63,6 @@ class AdapterPlan:
         self.key = self._key()
 
     def adapting(self, *, computes_in_bf16: bool) -> AdapterInputs | MergedAdapter:
-        """The part that a graph with this arithmetic, bf16 or f32, is built with."""
         if self._options.merges:
             (adapter,) = self._adapters.values()
             return MergedAdapter(adapter, self._names)
@@ -103,5 +93,4 @@ class AdapterPlan:
 
 
 def plan_adapters(options: AdapterOptions | None, family: Family) -> AdapterPlan | None:
-    """The plan for loading the model with adapters, None without. Raises: ModelError."""
     return None if options is None else AdapterPlan(options, family)

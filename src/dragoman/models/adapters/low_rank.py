@@ -1,7 +1,4 @@
-"""An adapter that has been read, whichever form its files have.
-
-Does: hold matrices. Does not: read files. Made when an adapter is loaded, on any thread.
-"""
+"""An adapter that has been read, whichever form its files have."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """Rows of `down`."""
         return len(self.down)
 
 
@@ -35,10 +31,8 @@ class Adapter:
 
     @property
     def rank(self) -> int:
-        """The largest of all modules."""
         return max(change.rank for change in self.modules.values())
 
     @property
     def num_bytes(self) -> int:
-        """Of all matrices as they are computed with."""
         return sum(change.down.nbytes + change.up.nbytes for change in self.modules.values())

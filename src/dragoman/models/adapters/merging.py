@@ -1,7 +1,4 @@
-"""Merges one adapter into a model's matrices while a graph is built, before these are compressed.
-
-Does: W + B A in f32. Does not: read adapters. Used on the thread that builds the graph.
-"""
+"""Merges one adapter into a model's matrices while a graph is built, before these are compressed: W + B A in f32."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from dragoman.models.weights import Place
 
 
 class MergedAdapter:
-    """An adapter on its way into the weights."""
-
     parameters: Sequence[Any] = ()
 
     def __init__(self, adapter: Adapter, names: ModuleNames) -> None:
@@ -54,7 +49,6 @@ class MergedAdapter:
 
 
 def check_shapes(adapter: Adapter, module: str, shape: tuple[int, ...]) -> None:
-    """Raises: ModelError if the module's matrix, [out, in] in the model, has another shape in the adapter."""
     change = adapter.modules[module]
     has = (change.up.shape[0], change.down.shape[1])
     if has != tuple(shape):
@@ -65,7 +59,6 @@ def check_shapes(adapter: Adapter, module: str, shape: tuple[int, ...]) -> None:
 
 
 def refuse_unknown(adapter: Adapter, modules: Sequence[str]) -> None:
-    """Raises: ModelError if there are any modules for which the model has no place."""
     if modules:
         named = ", ".join(shown(module)[1:-1] for module in modules[:3]) + (", ..." if len(modules) > 3 else "")
         raise ModelError(

@@ -1,8 +1,4 @@
-"""Finds the tensor of a checkpoint that an adapter's module means.
-
-Does: compare names, whatever prefix the decoder's body has in either. Does not: look at tensors.
-Used while a graph is built and when an adapter is loaded.
-"""
+"""Finds the tensor of a checkpoint that an adapter's module means, whatever prefix the decoder's body has in either."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ class ModuleNames:
 
     @classmethod
     def of(cls, family: Family) -> ModuleNames:
-        """Those of a family, whose checkpoints may be laid out in several ways."""
         bodies = {f"{layout.body}." for layout in family.layouts if layout.body}
         return cls(tuple(sorted(bodies, key=len, reverse=True)), f"{family.layers}.")
 
@@ -29,5 +24,4 @@ class ModuleNames:
         return next((module.removeprefix(body) for body in self.bodies if module.startswith(body)), module)
 
     def is_in_layer(self, module: str) -> bool:
-        """True if it is part of a layer."""
         return self.common(module).startswith(self.layers)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """Names and paths of the adapters that are there from the start.
+    """Names and paths of the first adapters. `merges`: the only one is merged into the weights.
 
-    `merges`: the only one is merged into the weights. `takes_more`: others may come while the model runs, which may change
-    any linear layer.
+    `takes_more`: others may come while the model runs, for any linear layer.
     """
 
     directories: tuple[tuple[str, Path], ...] = ()

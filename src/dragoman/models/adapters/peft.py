@@ -1,8 +1,6 @@
 """Reads an adapter as the PEFT library writes it: adapter_config.json and adapter_model.safetensors in a directory.
 
-Does: check every key of the configuration and every tensor; scale the matrices. Does not: know the model, which says later
-whether it has a place for them. Called when an adapter is loaded, on any thread.
-Source: PEFT's LoraConfig and its checkpoint format (docs: developer_guides/checkpoint).
+Called on any thread. Source: PEFT's LoraConfig and its checkpoint format (docs: developer_guides/checkpoint).
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _REFUSED_KEYS = """
 
 
 def read_peft_adapter(directory: Path) -> Adapter:
-    """The adapter in a directory. Raises: ModelError naming the file, key or tensor that is missing, wrong or not served."""
+    """The adapter in a directory. Raises: ModelError naming the file, key or tensor that is wrong or not served."""
     settings = _Settings(directory)
     path = directory / WEIGHTS
     if not path.is_file():
@@ -60,7 +58,6 @@ def read_peft_adapter(directory: Path) -> Adapter:
 
 
 def _read_tensors(path: Path) -> dict[str, Array]:
-    """All tensors as f32."""
     tensors = {}
     for name, tensor in file_tensors(path).items():
         if tensor.dtype == np.uint8:
@@ -73,7 +70,7 @@ def _read_tensors(path: Path) -> dict[str, Array]:
 
 
 def _modules_of(tensors: Mapping[str, Array], path: Path) -> list[str]:
-    """The modules that have both matrices, in order. Raises: ModelError if any tensor is something else."""
+    """The modules that have both matrices, in order. Raises: ModelError for any other tensor."""
     modules: dict[str, None] = {}
     for name in tensors:
         side = next((side for side in _SIDES if name.endswith(side)), None)
@@ -88,8 +85,6 @@ def _modules_of(tensors: Mapping[str, Array], path: Path) -> list[str]:
 
 
 class _Settings:
-    """The settings in adapter_config.json."""
-
     def __init__(self, directory: Path) -> None:
         path = directory / CONFIG
         if not directory.is_dir():
@@ -118,7 +113,6 @@ class _Settings:
         config.refuse_unread()
 
     def low_rank(self, module: str, down: Array, up: Array) -> LowRank:
-        """The matrices of a module, scaled. Raises: ModelError if their shapes are not of the rank that was said."""
         rank = int(self._matched(self._ranks, module, self._rank))
         for side, tensor, axis in ((_SIDES[0], down, 0), (_SIDES[1], up, 1)):
             if tensor.ndim != 2 or tensor.shape[axis] != rank:
@@ -164,7 +158,6 @@ class _Settings:
         return bool(numbers) and numbers[0] in wanted
 
     def _pattern(self, key: str) -> Mapping[str, float]:
-        """Patterns of modules, and their numbers."""
         given: Any = self._config.value(key, {})
         is_pattern = isinstance(given, dict) and all(
             isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**31
@@ -177,7 +170,7 @@ class _Settings:
         return dict(given)
 
     def _matched(self, pattern: Mapping[str, float], module: str, default: float) -> float:
-        """PEFT's rule: the first pattern that is the end of the module's name."""
+        """The first pattern that is the end of the module's name, as in PEFT."""
         for key, value in pattern.items():
             if re.fullmatch(rf"(.*\.)?({key})", module):
                 return value

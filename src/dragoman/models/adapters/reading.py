@@ -1,7 +1,4 @@
-"""Reads an adapter in either form: PEFT's directory, or a GGUF file.
-
-Does: tell the forms apart. Does not: read either (`peft` and `gguf` do). Called when an adapter is loaded, on any thread.
-"""
+"""Reads an adapter in either form: PEFT's directory, or a GGUF file. Called when an adapter is loaded, on any thread."""
 
 from __future__ import annotations
 
@@ -17,16 +14,13 @@ _SUFFIX = ".gguf"
 
 
 def read_adapter(path: Path, facts: ModelFacts) -> Adapter:
-    """The adapter at that path, for a model with these facts. Raises: ModelError naming what is missing or wrong."""
+    """The adapter at that path, for a model with these facts. Raises: ModelError."""
     file = gguf_file(path)
     return read_peft_adapter(path) if file is None else read_gguf_adapter(file, facts)
 
 
 def gguf_file(path: Path) -> Path | None:
-    """The GGUF file that the path is, or that the directory has in place of PEFT's files; None if it is none.
-
-    Raises: ModelError if the directory has several.
-    """
+    """The GGUF file at the path, or in a directory without PEFT's files. Raises: ModelError if there are several."""
     if path.is_file():
         if path.suffix.lower() != _SUFFIX:
             raise ModelError(

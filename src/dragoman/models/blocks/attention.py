@@ -1,6 +1,6 @@
-"""Attention over the block tables: projections to heads, and the library's operation that attends, or the plugin's.
+"""Attention over the block tables: projections to heads, and the operation of our library or of the plugin that attends.
 
-Does: what is the same in all families. Does not: norm queries or keys (families do, between the two).
+Families norm queries and keys between the two.
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ HeadNorm: TypeAlias = Callable[[Node], Node]
 def queries_keys_values(
     x: Node, weights: tuple[Weights, Weights, Weights], facts: AttentionFacts, *, bias: bool = False
 ) -> list[Node]:
-    """Queries, keys and values of all heads, side by side. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size].
-
-    Interleaved pairs are brought into the order that turns as halves, which scores do not notice. Values are small and lose
-    the most for their size, so they may be stored with more bits; then they are a product of their own.
-    """
+    """Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]. Interleaved pairs are reordered to rotate as halves."""
     q, k, v = weights
     if facts.rotary is not None and facts.rotary.is_interleaved:
         turned = facts.rotary.size
@@ -60,9 +56,8 @@ def attend(
     *,
     is_turned: bool = False,
 ) -> Node:
-    """The heads' output for the rows that the layer keeps. `norms`: of queries and keys that are normed after turning.
+    """The heads' output for the rows that the layer keeps. `norms`: of queries and keys, after rotation.
 
-    `is_turned`: queries and keys have been turned already.
     Shapes: q, k [T, heads, 1, size], v [T, 1, heads * size] -> [T or R, 1, heads * value size]; sinks f32 [heads].
     """
     facts = layer.attention
@@ -101,7 +96,6 @@ def _own_attention(qkv: list[Node], layer: LayerInputs, cache_type: str, sinks: 
 
 
 def attention_layout(facts: AttentionFacts, cache_type: str) -> AttentionLayout:
-    """The layout of such attention by the library, over caches of that type."""
     sizes = (facts.num_heads, facts.num_kv_heads, facts.head_size, facts.value_size)
     return AttentionLayout(*sizes, cache_type, facts.scale, facts.window, facts.softcap)
 
@@ -117,7 +111,7 @@ def paged_attention(
 ) -> Node:
     """Causal attention over the block tables; writes the new keys and values into the caches.
 
-    `token_types`: neighbours of type 1 see each other, later ones too, if they come in one step; None = nobody does.
+    `token_types`: neighbours of type 1 in one step see each other, later ones too; None = no tokens do.
     Shapes: q [T, heads * size], k and v [T, kv heads * size] -> [T, heads * value size]; `shared`: subsequence_begins,
     max_context_len; token_types i32 [T].
     Source: PagedAttention (arXiv:2309.06180); the op's 28 inputs are OpenVINO 2026.4's.

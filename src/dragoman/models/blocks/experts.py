@@ -1,9 +1,8 @@
-"""Layers in which each token goes through a few of many MLPs: the choice, and how the chosen ones are evaluated.
+"""Layers in which each token goes through a few of many MLPs: the choice, and the evaluation of the chosen ones.
 
-Does: routing; experts as one operation of our kernels, which reads those that are hit, or apart: rows sorted by expert, each
-one's products over its own. Does not: dense MLPs (`mlp` does).
-
-Sources: Mixture of Experts (arXiv:1701.06538); groups and biased choice, DeepSeek-V2 and V3 (arXiv:2405.04434, 2412.19437).
+One operation of our kernels evaluates them, or rows are sorted by expert, for products of their own.
+Sources: Mixture of Experts (arXiv:1701.06538); groups and biased choice, DeepSeek-V2 and V3 (arXiv:2405.04434,
+2412.19437).
 """
 
 from __future__ import annotations
@@ -25,20 +24,16 @@ from dragoman.models.storage.packing import common_order, packed_stack
 from dragoman.models.weights import Weights
 
 Expert = Callable[[Node, int], Node]
-"""What an expert makes of its rows. Shapes: [n, 1, hidden] -> the same."""
+"""A function of an expert's rows. Shapes: [n, 1, hidden] -> the same."""
 
 
 class ExpertWeights(NamedTuple):
-    """The matrices of one expert."""
-
     gate: Weights
     up: Weights
     down: Weights
 
 
 class PlainExpertWeights(NamedTuple):
-    """The matrices of an expert without a gate."""
-
     up: Weights
     down: Weights
 
@@ -76,10 +71,7 @@ def route(
 
 
 def router_logits(x: Node, router: Weights, num_experts: int, *, bias: bool = False) -> Node:
-    """A number for every expert. Shapes: x [T, 1, hidden] -> [T, experts].
-
-    The matrix is not compressed: these few weights decide which of all the others are used.
-    """
+    """A number for every expert, of weights that are not compressed. Shapes: x [T, 1, hidden] -> [T, experts]."""
     matrix = np.asarray(router.matrix(num_experts, width(x))).astype(np.float32)
     logits = ops.matmul(reshape(x, -1, width(x)), constant(matrix), transpose_a=False, transpose_b=True).output(0)
     return add(logits, constant(router.vector(num_experts, "bias"))) if bias else logits
@@ -91,7 +83,7 @@ def _highest(values: Node, count: int) -> Routing:
 
 
 def _within_groups(scores: Node, rule: RoutingRule, num_experts: int) -> Node:
-    """Scores with those of groups that are not active as low as can be. Shape: [T, experts]."""
+    """Scores, of inactive groups -inf. Shape: [T, experts]."""
     grouped = reshape(scores, -1, rule.num_groups, num_experts // rule.num_groups)
     best = ops.topk(grouped, scalar(rule.group_best, np.int64), 2, "max", "value").output(0)
     active = _highest(ops.reduce_sum(best, integers(2), False).output(0), rule.num_active_groups).chosen
@@ -114,7 +106,7 @@ def _shape(x: Node) -> Node:
 
 
 def _scattered(chosen: Node, values: Node, size: int) -> Node:
-    """For each token `size` values, at the places that are chosen these, else 0. Shapes: [T, active] -> [T, size]."""
+    """The values at each token's chosen places, else 0. Shapes: [T, active] -> [T, size]."""
     num_tokens = ops.gather(_shape(chosen), integers(0), scalar(0, np.int64)).output(0)
     shape = ops.concat([num_tokens, integers(size)], 0)
     zeros = ops.broadcast(ops.convert(scalar(0.0), values.get_element_type()), shape)
@@ -133,10 +125,7 @@ def gated_experts(
     *,
     bias: bool = False,
 ) -> Node:
-    """The chosen experts' gated MLPs, summed as they count. `activation`: None = the one that the facts name.
-
-    Shapes: x [T, 1, hidden] -> the same.
-    """
+    """The sum of the chosen experts' gated MLPs by their shares. Shapes: x [T, 1, hidden] -> the same."""
     gate_by = gating(facts.activation) if activation is None else activation
     if _are_ours(weights[0].up):
         return _by_our_kernels(x, routing, weights, facts, gate_by.kernel, bias=bias)
@@ -150,7 +139,6 @@ def gated_experts(
 def plain_experts(
     x: Node, routing: Routing, weights: Sequence[PlainExpertWeights], facts: ExpertFacts, *, bias: bool = False
 ) -> Node:
-    """The same of experts without a gate. Shapes: x [T, 1, hidden] -> the same."""
     if _are_ours(weights[0].up):
         return _by_our_kernels(x, routing, weights, facts, OURS[facts.activation], bias=bias)
 
@@ -196,10 +184,7 @@ def _by_our_kernels(
 
 
 def _apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
-    """The chosen experts' outputs, summed as they count: the rows are sorted by expert, and each expert gets its own.
-
-    Shapes: x [T, 1, hidden] -> the same.
-    """
+    """The chosen experts' outputs, summed by their shares. Shapes: x [T, 1, hidden] -> the same."""
     ones = ops.broadcast(scalar(1, np.int32), _shape(routing.chosen)).output(0)
     is_taken = ops.transpose(_scattered(routing.chosen, ones, num_experts), integers(1, 0)).output(0)  # [experts, T]
     tokens = reshape(gather_rows(ops.non_zero(is_taken, "i64").output(0), scalar(1, np.int64)), -1)
@@ -213,6 +198,6 @@ def _apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
 
 
 def _flat_places(chosen: Node, num_tokens: Node) -> Node:
-    """The index of (expert, token) in [experts, tokens] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
+    """i64 [T, active]: the index of each chosen (expert, token) in [experts, tokens] laid flat."""
     tokens = ops.range(scalar(0, np.int64), num_tokens, scalar(1, np.int64), "i64")
     return add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))

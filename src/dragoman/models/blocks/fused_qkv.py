@@ -1,8 +1,4 @@
-"""The rows of queries, keys and values in checkpoints that keep all three in one matrix.
-
-Does: select rows. Does not: multiply (`attention` does), which may join them again as the kernels like it. Used by families
-while a graph is built.
-"""
+"""The rows of queries, keys and values in checkpoints that keep all three in one matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ Projections = tuple[Weights, Weights, Weights]
 
 
 def in_turn(fused: Weights, facts: AttentionFacts) -> Projections:
-    """Of a matrix of the queries of all heads, then their keys, then their values."""
+    """The parts of a matrix of all queries, then all keys, then all values."""
     first, second = facts.query_width, facts.query_width + facts.key_width
     size = second + facts.value_width
     rows = (slice(0, first), slice(first, second), slice(second, size))
@@ -24,7 +20,7 @@ def in_turn(fused: Weights, facts: AttentionFacts) -> Projections:
 
 
 def by_group(fused: Weights, facts: AttentionFacts) -> Projections:
-    """Of a matrix of groups, of each key/value head: its heads' queries, its keys, its values; all of one size."""
+    """The parts of a matrix that has the queries, the key and the value of each key/value head together."""
     group = facts.num_heads // facts.num_kv_heads
     size = (group + 2) * facts.key_width
     rows = np.arange(size).reshape(facts.num_kv_heads, group + 2, facts.head_size)

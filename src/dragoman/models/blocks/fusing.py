@@ -1,10 +1,7 @@
 """Makes few operations of many: one for the part of a layer before attention, and another for the part behind it.
 
-Does: find the nodes around products of our kernels in a finished graph, and replace them by operations that compute the
-same. Does not: change what does not match exactly, or know families. Called when a graph is whole, on the thread that
-builds it.
-
-Each of our nodes costs some microseconds in a graph whatever it computes, and the plugin's nodes between them cost as well.
+Each of our nodes costs some microseconds whatever it computes, and the plugin's nodes between them cost as well. What
+does not match exactly stays. Called when a graph is whole, on the thread that builds it.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _END = np.iinfo(np.int64).max
 
 
 def fuse(graph: ov.Model, storage: WeightStorage) -> None:
-    """Put fewer operations into the graph, if our kernels compute it and nobody looks inside."""
+    """Put fewer operations into the graph, if our kernels compute it and there is no watcher."""
     if not storage.format.is_ours or storage.watcher is not None:
         return
     nodes = graph.get_ordered_ops()
@@ -54,7 +51,7 @@ class _Norm(NamedTuple):
 
 
 class _Turning(NamedTuple):
-    """`end` = the heads x with their first `size` values turned."""
+    """`end` = the heads x with their first `size` values rotated."""
 
     end: Node
     x: Node
@@ -63,8 +60,6 @@ class _Turning(NamedTuple):
 
 
 class _Found:
-    """The norms and turnings of a graph, by what they are of."""
-
     def __init__(self, nodes: Sequence[Any]) -> None:
         self.norms: dict[tuple[str, int], _Norm] = {}
         self.turnings: dict[tuple[str, int], _Turning] = {}
@@ -88,20 +83,17 @@ class _Chain:
 
     @property
     def shape(self) -> list[int]:
-        """That of the end, -1 for rows."""
         return [-1, *(int(size.get_length()) for size in list(self.end.get_partial_shape())[1:])]
 
     def numbers(self) -> list[Array]:
         return [] if self.norm is None else [self.norm.weight]
 
     def how(self) -> str:
-        """The operation's words for it."""
         head = self.head or self.width
         return f"{_said(self.norm)} {head} {0 if self.turning is None else self.turning.size}"
 
 
 def _fuse_products(node: Any, found: _Found) -> None:
-    """One operation for products with a norm before them, or with norms and turning of heads behind them."""
     rows, biases = _parts(node)
     chains = [_followed(output, found) for output in node.outputs()]
     norm = _norm(rows)
@@ -131,7 +123,7 @@ def _fuse_products(node: Any, found: _Found) -> None:
 
 
 def _followed(output: Node, found: _Found) -> _Chain:
-    """The chain that can be computed with a product: a norm, of all heads or of each, then turning; and reshaping."""
+    """The chain that can be computed with a product: a norm, of all heads or of each, then rotation; and reshaping."""
     width = int(output.get_partial_shape()[-1].get_length())
     chain = _Chain(output, width)
     while True:
@@ -169,7 +161,6 @@ class _Change:
 
 
 def _fuse_mlp(node: Any) -> None:
-    """One operation for all that stands between attention and the next layer."""
     inside = node.input_value(0)
     norm = _norm(inside)
     between = inside if norm is None else norm.x
@@ -196,7 +187,6 @@ def _fuse_mlp(node: Any) -> None:
 
 
 def _change(result: Node) -> _Change | None:
-    """The sum that it is, None if it is none."""
     parts = inputs_of(result, "Add")
     if parts is None:
         return None
@@ -210,7 +200,6 @@ def _change(result: Node) -> _Change | None:
 
 
 def _last_change(source: Node, residual: Node) -> _Change | None:
-    """The sum of that residual and of what is made of the source."""
     for result in (target.get_node().output(0) for target in residual.get_target_inputs()):
         change = _change(result) if result.get_node().get_type_name() == "Add" else None
         if change is not None and key(change.residual) == key(residual) and key(change.source) == key(source):
@@ -219,7 +208,7 @@ def _last_change(source: Node, residual: Node) -> _Change | None:
 
 
 def _without_axis(x: Node) -> Node:
-    """[T, width] of which x is [T, 1, width], x itself if there is no such node."""
+    """[T, width] if x is that unsqueezed to [T, 1, width], else x."""
     parts = inputs_of(x, "Unsqueeze")
     return x if parts is None or len(parts[0].get_partial_shape()) != 2 else parts[0]
 
@@ -228,7 +217,7 @@ def _without_axis(x: Node) -> Node:
 
 
 def _norm(end: Node | None) -> _Norm | None:
-    """The norm of `norms.rms_normalized` that ends here."""
+    """The norm of `norms.rms_normalized` that ends here; the next ones are rotations by `rotary.apply_rotary`."""
     weighted = inputs_of(end, "Multiply")
     scaled = None if weighted is None else inputs_of(weighted[0], "Multiply")
     divided = None if scaled is None else inputs_of(scaled[1], "Divide")
@@ -254,7 +243,6 @@ def _norm(end: Node | None) -> _Norm | None:
 
 
 def _turned(end: Node | None) -> _Turning | None:
-    """The turning of all of x, by `rotary.apply_rotary`, that ends here."""
     parts = inputs_of(end, "Add")
     straight, across = (None, None) if parts is None else (inputs_of(part, "Multiply") for part in parts)
     if straight is None or across is None:
@@ -277,7 +265,6 @@ def _turned(end: Node | None) -> _Turning | None:
 
 
 def _partly_turned(end: Node | None) -> _Turning | None:
-    """The turning of the first values of x that ends here."""
     parts = inputs_of(end, "Concat")
     turning = None if parts is None or len(parts) != 2 else _turned(parts[0])
     if turning is None or parts is None:
@@ -292,7 +279,7 @@ def _partly_turned(end: Node | None) -> _Turning | None:
 
 
 def _sliced(x: Node) -> tuple[Node, int, int] | None:
-    """The node of which x is a slice along the last axis, and the slice's begin and end; None if x is not one."""
+    """The node of which x is a slice along the last axis, and the slice's begin and end."""
     parts = inputs_of(x, "Slice")
     if parts is None:
         return None
@@ -306,7 +293,6 @@ def _sliced(x: Node) -> tuple[Node, int, int] | None:
 
 
 def _parts(node: Any) -> tuple[Node, list[Array]]:
-    """An operation's rows, and the biases of all its matrices or of none."""
     rows, *biases = (node.input_value(index) for index in range(node.get_input_size()))
     return rows, [np.asarray(bias.get_node().data) for bias in biases]
 

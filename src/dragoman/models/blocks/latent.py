@@ -1,8 +1,6 @@
 """Attention whose keys and values are made of one narrow vector per token, here with its heads expanded.
 
-Does: queries, keys and values of all heads as `attention.attend` takes them. Does not: keep the narrow vectors in the cache:
-the plugin's attention reads keys and values of heads.
-Source: DeepSeek-V2 (arXiv:2405.04434), multi-head latent attention.
+The cache holds keys and values of heads, not the narrow vectors. Source: DeepSeek-V2 (arXiv:2405.04434).
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from dragoman.models.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class LatentShape:
-    """Sizes: of the part of a head that positions turn and of the part that they do not, of a value, and of the vectors.
+    """Sizes of the rotated part of a head, of its other part, of a value, and of the narrow vectors.
 
-    `query_rank` 0 = queries are made of the hidden states. `is_interleaved`: pairs that are turned lie side by side.
+    `query_rank` 0 = queries are made of the hidden states. `is_interleaved`: pairs for rotation lie side by side.
     """
 
     num_heads: int
@@ -38,12 +36,11 @@ class LatentShape:
 
     @property
     def head_size(self) -> int:
-        """Of queries and keys."""
         return self.turned_size + self.plain_size
 
 
 def latent_heads(x: Node, weights: Weights, shape: LatentShape, epsilon: float) -> tuple[Node, Node, Node]:
-    """Queries, keys and values. Heads hold the part that is turned first, which scores do not notice.
+    """Queries, keys and values. Heads hold the rotated part first, which scores do not notice.
 
     Shapes: x [T, 1, hidden] -> q, k [T, heads, 1, size], v [T, 1, heads * value size].
     """
@@ -74,11 +71,9 @@ def _queries(x: Node, weights: Weights, shape: LatentShape, epsilon: float) -> N
 
 
 def _bounds(shape: LatentShape) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The bounds of keys and of values among the rows of a head."""
     return (0, shape.plain_size), (shape.plain_size, shape.plain_size + shape.value_size)
 
 
 def _parts_of_heads(num_heads: int, size: int, begin: int, end: int) -> Array:
-    """The rows from `begin` to `end` of each head of `size` rows."""
     rows: Array = (np.arange(num_heads)[:, None] * size + np.arange(begin, end)).reshape(-1)
     return rows

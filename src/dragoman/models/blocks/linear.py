@@ -1,7 +1,4 @@
-"""Products with weight matrices, alone or several over the same input.
-
-Does: choose whose kernels compute them, and what they compute together. Does not: compress (`storage` does).
-"""
+"""Products with weight matrices, alone or several over the same input; chooses whose kernels compute them."""
 
 from __future__ import annotations
 
@@ -67,12 +64,10 @@ def product(
 
 
 def in_order(x: Node, order: Array | None) -> Node:
-    """x with its columns in that order, as a packed matrix has them; None = as they are."""
     return x if order is None else ops.gather(x, integers(*order.tolist()), scalar(-1, np.int64)).output(0)
 
 
 def have_one_order(matrices: Sequence[StoredTensor]) -> bool:
-    """True if the columns of all matrices are in one order, packed as they are."""
     first, *others = (packed_order(matrix) for matrix in matrices)
     return all(is_order(order, first) for order in others)
 

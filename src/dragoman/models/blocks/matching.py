@@ -1,8 +1,4 @@
-"""Looks at the nodes of a finished graph.
-
-Does: tell what a node is made from, and what constants hold. Does not: change a graph. Used by those who replace nodes, on
-the thread that builds the graph.
-"""
+"""Reads the nodes of a finished graph, on the thread that builds it."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dragoman.models.storage.constants import Node
 
 
 def key(x: Node) -> tuple[str, int]:
-    """The name of an output of a node, which two objects that stand for it share."""
+    """The name of an output of a node; two objects for the same output share it."""
     return x.get_node().get_name(), x.get_index()
 
 
@@ -25,7 +21,7 @@ def inputs_of(x: Node | None, kind: str) -> list[Node] | None:
 
 
 def number_in(x: Node) -> float | None:
-    """The number that a constant of one holds, None if x is no such constant."""
+    """The number in a constant of one, None if x is something else."""
     node = x.get_node()
     if node.get_type_name() != "Constant" or int(np.prod(node.get_output_shape(0))) != 1:
         return None
@@ -33,6 +29,5 @@ def number_in(x: Node) -> float | None:
 
 
 def integers_in(x: Node) -> list[int] | None:
-    """The integers that a constant holds, None where x is something else."""
     node = x.get_node()
     return [int(value) for value in node.data.reshape(-1)] if node.get_type_name() == "Constant" else None

@@ -1,7 +1,4 @@
-"""The part of a layer that looks at each token alone.
-
-Does: dense MLPs and their activations. Does not: route to experts (`experts` does).
-"""
+"""The part of a layer that looks at each token alone: dense MLPs and their activations."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
     "gelu_pytorch_tanh": lambda x: ops.gelu(x, "tanh").output(0),
     "quick_gelu": lambda x: ops.swish(x, scalar(1.702)).output(0),
 }
-"""By the names that checkpoints have for them. `gelu_new` and its kin are one function, written in several ways."""
+"""Activations by the names that checkpoints have for them; several names are one function."""
 
 
 OURS = {
@@ -46,7 +43,6 @@ class Gating(NamedTuple):
 
 
 def gating(activation: str) -> Gating:
-    """activation(gate) * up."""
     return Gating(lambda gate, up: multiply(ACTIVATIONS[activation](gate), up), OURS[activation])
 
 
@@ -65,7 +61,7 @@ def gated_mlp(
 def _whole_mlp(
     x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, gate_by: Gating, *, bias: bool
 ) -> Node | None:
-    """The gated MLP as one operation of our kernels; None if they cannot, or a watcher or adapter needs the parts."""
+    """One operation of our kernels; None if they cannot, or a watcher or adapter needs the parts."""
     storage, hidden = gate.storage, width(x)
     if not storage.format.is_ours or gate.adapting or storage.watcher:
         return None

@@ -1,7 +1,4 @@
-"""Short names for the runtime's operations, with the constants that they take.
-
-Does: make nodes. Does not: know models. Used by the other blocks and by families while a graph is built.
-"""
+"""Short names for the runtime's operations, with the constants that they take."""
 
 from __future__ import annotations
 
@@ -14,32 +11,27 @@ from dragoman.models.storage.constants import Node
 
 
 def scalar(value: float, dtype: type = np.float32) -> Node:
-    """A rank-0 constant."""
     return ops.constant(np.array(value, dtype=dtype)).output(0)
 
 
 def integers(*values: int) -> Node:
-    """A constant i64 [n]."""
     return ops.constant(np.array(values, dtype=np.int64)).output(0)
 
 
 def width(x: Node) -> int:
-    """The size of the last axis."""
     return int(x.get_partial_shape()[-1].get_length())
 
 
 def reshape(x: Node, *shape: int) -> Node:
-    """The same values in another shape; -1 = what is left."""
+    """x in another shape; -1 = what is left."""
     return ops.reshape(x, integers(*shape), special_zero=False).output(0)
 
 
 def add(x: Node, y: Node) -> Node:
-    """The sum."""
     return ops.add(x, y).output(0)
 
 
 def multiply(x: Node, y: Node) -> Node:
-    """The product, element by element."""
     return ops.multiply(x, y).output(0)
 
 
@@ -49,17 +41,15 @@ def scaled(x: Node, factor: float) -> Node:
 
 
 def gather_rows(x: Node, rows: Node) -> Node:
-    """The rows of these indices. Shapes: x [T, ...], rows i64 [R] -> [R, ...]."""
+    """Shapes: x [T, ...], rows i64 [R] -> [R, ...]."""
     return ops.gather(x, rows, scalar(0, np.int64)).output(0)
 
 
 def unsqueeze(x: Node, *axes: int) -> Node:
-    """x with new axes of size 1."""
     return ops.unsqueeze(x, integers(*axes)).output(0)
 
 
 def concat(parts: Sequence[Node]) -> Node:
-    """The parts beside each other, along the last axis."""
     return parts[0] if len(parts) == 1 else ops.concat(list(parts), axis=-1).output(0)
 
 
@@ -70,7 +60,6 @@ def columns(x: Node, start: int, stop: int) -> Node:
 
 
 def split(x: Node, widths: Sequence[int]) -> list[Node]:
-    """The last axis in parts of these widths."""
     node = ops.variadic_split(x, scalar(-1, np.int64), integers(*widths))
     return [node.output(i) for i in range(len(widths))]
 

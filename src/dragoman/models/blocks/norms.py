@@ -1,7 +1,4 @@
-"""Normalisation over the last axis: of hidden states, or of each head.
-
-Does: build the forms that the plugin fuses. Does not: choose (families do).
-"""
+"""Normalisation over the last axis: of hidden states, or of each head, in the forms that the plugin fuses."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ def rms_norm(x: Node, weights: Weights, epsilon: float, *, offset: float = 0.0) 
 
 
 def rms_normalized(x: Node, weight: Array, epsilon: float) -> Node:
-    """The same with a weight that is there already. Shapes: weight f32 [size of the last axis]."""
+    """The same with a weight f32 [size of the last axis]."""
     square_mean = ops.reduce_mean(ops.power(x, scalar(2.0)), integers(-1), True)
     inverse = ops.divide(scalar(1.0), ops.sqrt(ops.add(square_mean, scalar(epsilon))))
     return multiply(ops.multiply(x, inverse), constant(_shaped(weight, x)))

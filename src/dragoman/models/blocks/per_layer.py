@@ -1,7 +1,6 @@
-"""Embeddings for each layer: beside hidden states a token has a small vector for every layer, which lets it in at its end.
+"""Embeddings for each layer: a small vector of each token for every layer, which the layer adds at its end.
 
-Does: make these vectors, and what a layer makes of its own. Does not: know families.
-Source: the Gemma 3n release, which keeps their table where memory is slow.
+Source: the Gemma 3n release.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Layers that keep something of a sequence from token to token: short convolutions, and states of several kinds.
+"""Layers that keep a state from token to token: connects the library's operations with rows, constants and blocks.
 
-Does: connect the library's operation with a layer's rows, its constants and what its blocks keep. Does not: project, norm or
-gate (families do). Used while a graph is built.
+Families project, norm and gate.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dragoman.models.weights import Weights
 
 
 def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = False, has_silu: bool = False) -> Node:
-    """The layer's causal convolution of each channel, activated or not. `weights`: stored [width, 1, length].
+    """The layer's causal convolution of each channel. `weights`: stored [width, 1, length].
 
     Shapes: [T, 1, width] -> the same.
     """
@@ -35,7 +34,7 @@ def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = Fals
 
 
 def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: LayerInputs) -> Node:
-    """The output of the layer's heads by a gated delta rule. `weights`: of the rates at which states fade.
+    """The heads' output by a gated delta rule. `weights`: of the rates at which states fade.
 
     Shapes: mixed [T, 1, queries, keys and values], steps and parts [T, 1, heads] -> [T, heads, value size].
     """
@@ -48,7 +47,7 @@ def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: 
 
 
 def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, facts: ScanFacts) -> Node:
-    """The output of the layer's heads by a selective scan. `weights`: of rates, biases of steps, and skips.
+    """The heads' output by a selective scan. `weights`: of rates, biases of steps, and skips.
 
     Shapes: mixed [T, 1, values, keys and queries], steps [T, 1, heads] -> [T, heads, head size].
     """
@@ -60,9 +59,9 @@ def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, fa
 
 
 def channel_scan(rows: list[Node], biases: Array, weights: Weights, layer: LayerInputs) -> Node:
-    """The layer's channels' output by a selective scan. `weights`: of rates and skips; `biases`: of steps, f32 [width].
+    """The channels' output by a selective scan, [T, 1, width]. `rows`: x, steps, keys, queries, see `recurrent.channels`.
 
-    `rows`: x, steps, keys, queries, see `recurrent.channels`. -> [T, 1, width]
+    `weights`: of rates and skips; `biases`: of steps, f32 [width].
     """
     facts = layer.step.facts.recurrent_layers[layer.index]
     assert isinstance(facts, ChannelScanFacts)
@@ -73,7 +72,7 @@ def channel_scan(rows: list[Node], biases: Array, weights: Weights, layer: Layer
 
 
 def gated_recurrence(rows: list[Node], rates: Array, layer: LayerInputs) -> Node:
-    """The states of the layer's channels. `rows`: x and two kinds of gates, see `recurrent.gates`. -> [T, 1, width]"""
+    """The states of the channels, [T, 1, width]. `rows`: x and two kinds of gates, see `recurrent.gates`."""
     facts = layer.step.facts.recurrent_layers[layer.index]
     assert isinstance(facts, GatedRecurrenceFacts)
     read: Node = recurrent.gates(rows, layer.kept_state(facts.state_shape), rates)
@@ -86,7 +85,6 @@ def head_rates(weights: Weights, num_heads: int) -> tuple[Array, Array]:
 
 
 def _numbers(weights: Weights, shape: tuple[int, ...], name: str) -> Array:
-    """A tensor of plain numbers. Raises: ModelError if it is packed."""
     tensor = weights.tensor(shape, name)
     if isinstance(tensor, PackedMatrix):
         raise ModelError(f"{name} is packed, allowed: numbers")

@@ -1,8 +1,6 @@
-"""Turns queries and keys by their positions, in the one form that the plugin fuses: pairs (i, i + half).
+"""Rotates queries and keys by their positions, in the one form that the plugin fuses: pairs (i, i + half).
 
-Does: angles and turning; the order of rows that brings interleaved pairs into that form; what else positions do to
-queries. Does not: compute frequencies
-(`models.rotary` does). Source: RoFormer (arXiv:2104.09864).
+`models.rotary` computes frequencies. Source: RoFormer (arXiv:2104.09864).
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ Angles = tuple[Node, Node]
 
 
 def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> Angles:
-    """cos and sin of every token's angles.
+    """cos and sin of every token's angles. `regimes` None = there is but the short one.
 
-    Shapes: positions i64 [T], or [3, T] where each pair has its axis; regimes i64 [T], None = there is but the short one.
+    Shapes: positions i64 [T], or [3, T] where each pair has its axis; regimes i64 [T].
     """
     frequencies = np.array([rule.frequencies, rule.long_frequencies or rule.frequencies], dtype=np.float32)
     table = np.concatenate([frequencies, frequencies], axis=1)
@@ -36,7 +34,6 @@ def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> An
 
 
 def _turns(positions: Node, rule: RotaryRule) -> Node:
-    """The position that turns each dimension. Shape: f32 [T, 1, 1, 1 or size]."""
     if positions.get_partial_shape().rank.get_length() == 1:
         # a Reshape: if it were an Unsqueeze, the runtime would forget that positions must stay f32 where it computes in bf16
         return reshape(as_f32(positions), -1, 1, 1, 1)
@@ -45,7 +42,7 @@ def _turns(positions: Node, rule: RotaryRule) -> Node:
 
 
 def query_growth(positions: Node, growth: QueryGrowth, max_position: int) -> Node:
-    """By how much every token's queries grow, of a table, as positions are integers. Shapes: i64 [T] -> f32 [T, 1, 1, 1]."""
+    """The factor of every token's queries. Shapes: i64 [T] -> f32 [T, 1, 1, 1]."""
     steps = np.arange((max_position + growth.first) // growth.every + 1)
     table = constant((1 + growth.weight * np.log1p(steps)).astype(np.float32))
     moved = add(positions, scalar(growth.first, np.int64)) if growth.first else positions
@@ -53,7 +50,7 @@ def query_growth(positions: Node, growth: QueryGrowth, max_position: int) -> Nod
 
 
 def apply_rotary(x: Node, angles: Angles) -> Node:
-    """Heads with the dimensions that the angles cover turned, the others as they are. Shape: x [T, heads, 1, size]."""
+    """Heads whose first dimensions are rotated, as many as the angles cover. Shape: x [T, heads, 1, size]."""
     size, turned_size = width(x), width(angles[0])
     if turned_size == size:
         return _turned(x, angles)
@@ -69,7 +66,7 @@ def _turned(x: Node, angles: Angles) -> Node:
 
 
 def pair_order(num_heads: int, head_size: int, turned_size: int) -> Array:
-    """The rows of a projection to heads in the order that makes interleaved pairs (2 i, 2 i + 1) pairs (i, i + half)."""
+    """The rows of a projection to heads that make interleaved pairs (2 i, 2 i + 1) pairs (i, i + half)."""
     turned = np.concatenate([np.arange(0, turned_size, 2), np.arange(1, turned_size, 2)])
     head = np.concatenate([turned, np.arange(turned_size, head_size)])
     order: Array = (np.arange(num_heads)[:, None] * head_size + head).reshape(-1)

@@ -1,8 +1,4 @@
-"""The inputs of a step as a graph sees them, shared by all its layers.
-
-Does: make the inputs; hold what layers have in common. Does not: know families, compile or run. Used by families and blocks
-while a graph is built, once per start.
-"""
+"""The inputs of a step as a graph sees them, shared by all its layers. Used while a graph is built, once per start."""
 
 from __future__ import annotations
 
@@ -28,8 +24,6 @@ TOKEN_TYPES, ROTARY_POSITIONS = "token_types", "rotary_positions"
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Tables by which one kind of cache finds the step's sequences."""
-
     past_lens: Node
     block_indices: Node
     block_indices_begins: Node
@@ -39,21 +33,20 @@ class StepInputs:
     """The inputs of one step as nodes, shared by all layers.
 
     Shapes (T tokens, S sequences, R rows of logits): input_ids, position_ids i64 [T]; subsequence_begins i32 [S+1];
-    max_context_len i32 [] where OpenVINO's attention reads it; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where
-    sequences have a long regime. For each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32
-    [S+1]. From the second kind on names end with its number ("past_lens.1"). Layers add key_cache.N and
-    value_cache.N.
-    Of a model that takes in pictures picture_rows i64 [M], the tokens of the step that are placeholders, and
-    picture_embeddings f32 [M, hidden * levels]; token_types i32 [T], 1 for a placeholder, where these see each other;
-    rotary_positions i64 [3, T] where tokens have three positions.
-    Layers that keep something beside keys and values add state_cache.N and rows_cache.N.
+    max_context_len i32 [] where OpenVINO's attention reads it; sampled_tokens_indices i64 [R]; rotary_regime i64 [T]
+    where sequences have a long regime. For each kind of cache past_lens i32 [S], block_indices i32 [B],
+    block_indices_begins i32 [S+1]; from the second kind on names end with its number ("past_lens.1"). Layers add
+    key_cache.N and value_cache.N, state_cache.N and rows_cache.N.
+    Of a model that takes in pictures picture_rows i64 [M], the step's placeholders, and picture_embeddings f32 [M,
+    hidden * levels]; token_types i32 [T], 1 for a placeholder, where these see each other; rotary_positions i64 [3,
+    T] where tokens have three positions.
     """
 
     def __init__(self, facts: ModelFacts, cache_type: str | None = None, *, takes_back: bool = False) -> None:
-        """`cache_type`: what caches hold of which the library of kernels reads; None = OpenVINO's attention does.
+        """`cache_type`: of caches for the library of kernels; None = OpenVINO's attention has its own.
 
-        `takes_back`: sequences may go on behind any token of their last block, so blocks keep what convolutions look back at
-        of all their tokens.
+        `takes_back`: sequences may go on behind any token of their last block, so blocks keep convolutions' rows of
+        all tokens.
         """
         self.facts, self.cache_type, self.takes_back = facts, cache_type, takes_back
         self.parameters: list[Any] = []
@@ -74,19 +67,17 @@ class StepInputs:
         self._turning_positions = self._input(ROTARY_POSITIONS, shape=three) if facts.has_axes else self.positions
 
     def angles(self, rule: RotaryRule) -> Angles:
-        """cos and sin of every token, made once for each rule."""
         if rule not in self._angles:
             self._angles[rule] = rotary_angles(self._turning_positions, self._regimes, rule)
         return self._angles[rule]
 
     def growth(self, rule: QueryGrowth) -> Node:
-        """By how much every token's queries grow, made once for each rule. Shape: f32 [T, 1, 1, 1]."""
         if rule not in self._growth:
             self._growth[rule] = query_growth(self.positions, rule, self.facts.max_position)
         return self._growth[rule]
 
     def with_pictures(self, x: Node, level: int = 0) -> Node:
-        """Hidden states with the pictures' in the places of their placeholders, or from level 1 on with these added.
+        """Hidden states with the pictures' in the places of their placeholders; from level 1 on these are added.
 
         Shape: x [T, 1, hidden]. Nothing changes behind the last level.
         """
@@ -111,7 +102,7 @@ class StepInputs:
         return self._caches[layer]
 
     def kept(self, name: str, shape: tuple[int, ...], kind: int) -> Kept:
-        """The state that blocks of a kind keep under that name, f32 in that shape, and the tables by which rows find it."""
+        """The state that blocks of a kind keep under that name, f32 in that shape, and the tables for it."""
         table = cache_parameter(name, [*shape[:-1], 4 * shape[-1]])
         self.parameters.append(table)
         tables = self.tables[kind]
@@ -143,10 +134,7 @@ def cache_parameter(name: str, block: list[int] | None = None) -> Any:
 
 
 class LayerInputs:
-    """The step as one layer sees it: its caches, and which rows it has to give.
-
-    `whole_texts`: among which tokens attend where there is no step and no cache (`models.pooling`); None = there are.
-    """
+    """The step as one layer sees it. `whole_texts`: the tokens that attend where there is no cache (`models.pooling`)."""
 
     whole_texts: WholeTexts | None = None
 
@@ -156,42 +144,33 @@ class LayerInputs:
         self._is_last = index == len(step.facts.layers) - 1
 
     def keep(self, x: Node) -> Node:
-        """The rows that are needed: in the last layer those whose logits are wanted, before it all.
-
-        A layer calls it once its keys and values are known, on attention's output and on the residual: the rest of the last
-        layer is computed for these rows alone.
-        """
+        """The rows that are needed: in the last layer those of wanted logits. Call it once keys and values are known."""
         return gather_rows(x, self.step.rows) if self._is_last else x
 
     def caches(self, layout: AttentionLayout | None = None) -> tuple[Any, Any]:
-        """The key and value caches that the layer reads, see `StepInputs.caches`."""
         shared = self.attention.cache
         return self.step.caches(self.index if shared is None else shared, layout)
 
     @property
     def token_types(self) -> Node | None:
-        """Those of the step, where placeholders see each other in this layer."""
         pictures = self.step.facts.pictures
         only_in_windows = pictures is not None and pictures.only_in_windows
         return None if only_in_windows and not self.attention.window else self.step.token_types
 
     def kept_rows(self, facts: ConvolutionFacts) -> tuple[Kept, int]:
-        """The rows that blocks keep of the layer's convolution, and of how many of their tokens."""
+        """The rows that blocks keep of the layer's convolution, and the number of their tokens."""
         step = self.step
         num_slots = rows_per_block(facts, takes_back=step.takes_back)
         kept = step.kept(f"rows_cache.{self.index}", (num_slots, facts.width), step.facts.convolution_kind)
         return kept, num_slots
 
     def kept_state(self, shape: tuple[int, ...]) -> Kept:
-        """The states that blocks keep of the layer."""
         return self.step.kept(f"state_cache.{self.index}", shape, self.step.facts.state_kind)
 
     @property
     def attention(self) -> AttentionFacts:
-        """The layer's attention. Raises: KeyError if it has none."""
         return self.step.facts.attention_layers[self.index]
 
     @property
     def tables(self) -> BlockTables:
-        """The tables by which the layer's kind of cache finds the step's sequences."""
         return self.step.tables[self.step.facts.cache_kind(self.index)]

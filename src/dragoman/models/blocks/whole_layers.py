@@ -1,10 +1,7 @@
 """Makes one operation of all layers that follow each other, where each is three operations of our kernels.
 
-Does: find these layers in a graph that `fusing` has gone over, and replace each run of them. Does not: change bits, change
-what does not match exactly, or know families. Called when a graph is whole, on the thread that builds it.
-
-A run ends where something else reads what a layer gives, or comes between: pictures that are added, experts, recurrent
-layers, adapters, keys that several layers share.
+Used behind `fusing`, on the thread that builds the graph. Bits stay the same. A run ends where something else reads a
+layer's output or comes between: pictures, experts, recurrent layers, adapters, shared keys.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _QKV, _KEYS, _POSITIONS, _PAST, _BEGINS, _BLOCKS, _BLOCK_BEGINS, _NUMBERS, _TYPE
 """Inputs of attention, as `kernels.graph.attention` has them."""
 
 _READERS = 2
-"""Of what a layer gives: the next one, before attention and as its residual."""
+"""The readers of a layer's output: the next one, before attention and as its residual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +36,23 @@ class _Layer:
     rows: Node | None
 
     def input(self, index: int) -> Node:
-        """That of attention."""
         return self.attention.input_value(index)
 
     @property
     def tables(self) -> tuple[Node, ...]:
-        """Those by which attention finds blocks."""
         return self.input(_PAST), self.input(_BLOCKS), self.input(_BLOCK_BEGINS)
 
     @property
     def angles(self) -> tuple[Node, ...]:
-        """cos and sin, none if nothing is turned."""
+        """cos and sin; none without rotation."""
         return tuple(self.before.input_value(index) for index in range(2, self.before.get_input_size()))
 
     @property
     def types(self) -> tuple[Node, ...]:
-        """Those of tokens, none if attention reads none."""
         return tuple(self.input(index) for index in range(_TYPES, self.attention.get_input_size()))
 
 
 def join_layers(graph: ov.Model) -> None:
-    """Put one operation in the place of each run of layers."""
     nodes = graph.get_ordered_ops()
     # what was replaced may still read something, so readers are counted among the nodes that are left
     readers = Counter(key(node.input_value(index)) for node in nodes for index in range(node.get_input_size()))
@@ -110,7 +103,6 @@ def _join(run: Sequence[_Layer]) -> None:
 
 
 def _layer(after: Any, readers: Counter[tuple[str, int]]) -> _Layer | None:
-    """The layer that ends with that operation, None if its parts are others."""
     attended, x = after.input_value(0), after.input_value(1)
     rows = None
     picked, kept = inputs_of(attended, "Gather"), inputs_of(x, "Gather")
@@ -137,11 +129,9 @@ def _layer(after: Any, readers: Counter[tuple[str, int]]) -> _Layer | None:
 
 
 def _share_step(run: Sequence[_Layer]) -> bool:
-    """True if all read the same positions, begins of rows, and types of tokens if they read any."""
     steps = {(key(layer.input(_POSITIONS)), key(layer.input(_BEGINS))) for layer in run}
     return len(steps) == 1 and len({key(types) for layer in run for types in layer.types}) <= 1
 
 
 def _are_rows(gathered: list[Node]) -> bool:
-    """True if it gathers along the first axis."""
     return integers_in(gathered[2]) == [0]

@@ -1,11 +1,8 @@
-"""Attention among whole texts, which leave nothing behind: for models that embed or score texts.
+"""Attention among whole texts, which leave no caches behind: for models that embed or score texts.
 
-Does: make the inputs of such a graph; lay texts out side by side for attention, and back. Does not: know families, compile
-or run. Used by `models.pooling` while a graph is built; `models.pooling.arrays` fills the inputs.
-
-Tokens of all texts stand in one list, so that products with weights see no padding. For attention alone each text becomes a
-row as long as the longest one, and what fills it up is masked. Windows are cut into chunks of queries, each beside the keys
-that any of them may see: their cost grows with the texts, not with the square of the longest.
+Used by `models.pooling` while a graph is built; `models.pooling.arrays` fills the inputs. Tokens of all texts are one
+list. For attention alone each text becomes a masked row as long as the longest one. Windows are chunks of queries
+with the keys that they may see: their cost grows with the texts, not with the square of the longest.
 """
 
 from __future__ import annotations
@@ -31,14 +28,13 @@ TASKS = "task_mask"
 class WholeTexts:
     """The inputs of one batch as nodes, shared by all layers.
 
-    Shapes (T tokens, S texts, L of the longest): input_ids, position_ids and, if there are, token_type_ids i64 [T]. places
-    i64 [S, L]: the token in each place of a text's row, any one where the text has ended; rows i64 [T]: each token's place.
-    mask f32 [S, 1, 1, L]: 0, or a very negative number where a text has ended; not where tokens only look back.
+    Shapes (T tokens, S texts, L of the longest): input_ids, position_ids and token_type_ids i64 [T]. places i64 [S,
+    L]: the token in each place of a text's row, any one where the text has ended; rows i64 [T]: each token's place.
+    mask f32 [S, 1, 1, L]: 0, or a very negative number where a text has ended; absent if attention is causal.
     Of C chunks of Q queries with K keys, where layers have windows: window_queries i64 [C, Q], window_keys i64 [C, K],
     window_mask f32 [C, 1, Q, K], window_rows i64 [T]. distances i64 [L, L] where there are biases by distance.
-    kept_rows i64 [R]: the tokens whose last hidden states are wanted; not where all are. members f32 [S, T]: 1 where a token
-    is of a text, counts f32 [S, 1]: its tokens; where a head scores the mean. task_mask f32 [T, C]: 1 in the columns of the
-    task that a token's text is for, where there are adapters of tasks.
+    kept_rows i64 [R]: the tokens whose last hidden states are wanted. members f32 [S, T]: 1 where a token is of a
+    text, counts f32 [S, 1]: its tokens. task_mask f32 [T, C]: 1 in the columns of the task that a token's text is for.
     """
 
     def __init__(
@@ -71,13 +67,11 @@ class WholeTexts:
         self._biased: Node | None = None
 
     def angles(self, rule: RotaryRule) -> Angles:
-        """cos and sin of every token, made once for each rule."""
         if rule not in self._angles:
             self._angles[rule] = rotary_angles(self.positions, None, rule)
         return self._angles[rule]
 
     def keep(self, x: Node) -> Node:
-        """The rows that are needed."""
         return x if self.kept is None else gather_rows(x, self.kept)
 
     def means(self, x: Node) -> Node:
@@ -93,10 +87,7 @@ class WholeTexts:
         self._biased = add(ops.unsqueeze(ops.transpose(chosen, integers(2, 0, 1)), integers(0)), self.mask)
 
     def attend(self, q: Node, k: Node, v: Node, facts: AttentionFacts, *, is_windowed: bool = False) -> Node:
-        """Attention of each token to the others of its text.
-
-        Shapes: q [T, heads * size], k, v [T, kv heads * size] -> [T, heads * size].
-        """
+        """Attention within each text. Shapes: q [T, heads * size], k, v [T, kv heads * size] -> [T, heads * size]."""
         queries, keys, mask, rows = self.places, self.places, self.mask, self.rows
         if is_windowed and self._windows is not None:  # without, no text is longer than a window
             queries, keys, mask, rows = self._windows
@@ -110,7 +101,6 @@ class WholeTexts:
         return self._joined(_attention(heads, facts, mask), rows, facts)
 
     def _laid_out(self, x: Node, places: Node, facts: AttentionFacts, num_heads: int) -> Node:
-        """[T, heads * size] -> [S, heads, L, size]; fewer key heads are repeated for the queries that share them."""
         laid = ops.reshape(gather_rows(x, places), integers(0, 0, num_heads, facts.head_size), special_zero=True)
         heads = ops.transpose(laid, integers(0, 2, 1, 3)).output(0)
         if num_heads == facts.num_heads:
@@ -119,7 +109,6 @@ class WholeTexts:
         return ops.gather(heads, constant(shared.astype(np.int64)), scalar(1, np.int64)).output(0)
 
     def _joined(self, attended: Node, rows: Node, facts: AttentionFacts) -> Node:
-        """[S, heads, L, size] -> [T, heads * size]."""
         by_place = reshape(ops.transpose(attended, integers(0, 2, 1, 3)).output(0), -1, facts.output_width)
         return gather_rows(by_place, rows)
 

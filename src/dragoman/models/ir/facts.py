@@ -1,9 +1,4 @@
-"""Reads the facts of an exported model from its graph, and from config.json where the graph lacks them.
-
-Does: read layers, heads, windows and the vocabulary from the attention operations, context and name from config.json; list
-what is computed otherwise than config.json asks for. Does not: change the graph. Called by `load`, once per start, on any
-thread.
-"""
+"""Reads the facts of an exported model from its graph, and from config.json where the graph lacks them."""
 
 from __future__ import annotations
 
@@ -52,12 +47,10 @@ def ir_facts(graph: Any, raw_config: Mapping[str, Any]) -> ModelFacts:
 
 
 def _lengths(table: Any) -> tuple[int, ...]:
-    """Of a block in a table of states."""
     return tuple(dimension.get_length() for dimension in list(table.output(0).get_partial_shape())[1:])
 
 
 def _text_part(raw_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model that sees, what config.json says of its texts."""
     part = raw_config.get("text_config")
     return part if isinstance(part, dict) else raw_config
 
@@ -86,13 +79,13 @@ def _attention(node: Any, config: Config) -> AttentionFacts:
 
 
 def attention_sinks(graph: Any) -> dict[int, Any]:
-    """The sinks of the heads, f32 [heads], by the layer that has some. Raises: ModelError if they depend on the step."""
+    """The sinks of the heads, f32 [heads], by layer. Raises: ModelError if they depend on the step."""
     found = {layer: _numbers(node, _SINKS, "sinks") for layer, node in attentions(graph).items()}
     return {layer: np.array(numbers, np.float32) for layer, numbers in found.items() if numbers}
 
 
 def _numbers(node: Any, place: int, what: str) -> tuple[float, ...]:
-    """The numbers of an input that is a constant. Raises: ModelError if it is not: it would depend on the step."""
+    """The numbers of a constant input. Raises: ModelError if it depends on the step."""
     source = node.input_value(place).get_node()
     if source.get_type_name() != "Constant":
         source = _folded(node.input_value(place))
@@ -102,7 +95,7 @@ def _numbers(node: Any, place: int, what: str) -> tuple[float, ...]:
 
 
 def _folded(value: Any) -> Any:
-    """The constant that an expression of constants is, in whose place it is put; None if there is something else in it."""
+    """The constant that an expression of constants is; None if there is something else in it."""
     try:
         alone = ov.Model([ops.result(value)], [])
     except RuntimeError:  # it reads an input
@@ -115,7 +108,7 @@ def _folded(value: Any) -> Any:
 
 
 def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: Config) -> None:
-    """Positions must matter, unless attention itself knows them: some exports read them nowhere, and are wrong."""
+    """Raises: ModelError if nothing reads positions: some exports do so, and are wrong."""
     node = inputs_by_name(graph).get("position_ids")
     is_read = node is not None and bool(node.output(0).get_target_inputs())
     knows = all(attention.alibi_slopes for attention in layers.values())
@@ -163,7 +156,6 @@ def _compares_positions(graph: Any) -> bool:
 
 
 def _departures(layers: Mapping[int, AttentionFacts], config: Config) -> list[str]:
-    """Lines on what config.json asks for and the graph does not compute."""
     found = []
     window = config.value("sliding_window")
     is_on = config.value("use_sliding_window", True) is not False

@@ -1,7 +1,5 @@
 """Finds a model in OpenVINO's intermediate representation in a directory, and reads its small files.
 
-Does: find the files, read openvino_config.json. Does not: read graphs. Called by the loader and by estimates of memory,
-on any thread.
 Source: optimum-intel's exports (OVModelForCausalLM, OVConfig), which OVMS and OpenVINO GenAI read too.
 """
 
@@ -28,30 +26,23 @@ _DESCRIBES = frozenset((
 
 
 def is_ir(model_dir: Path) -> bool:
-    """True if the model is served from its graph: it has one, and no weights as a checkpoint has them.
-
-    If both are there, the checkpoint is served: our graph is built of it, which options of types act on.
-    """
+    """True if there is a graph and no checkpoint: of that our own graph is built, on which options of types act."""
     return has_graph(model_dir) and not any(model_dir.glob("*.safetensors"))
 
 
 def has_graph(model_dir: Path) -> bool:
-    """True if there is an exported graph."""
     return (model_dir / GRAPH_FILE).is_file() or (model_dir / SEEING_FILE).is_file()
 
 
 class SeeingFiles(NamedTuple):
-    """The graphs that embed pictures: from pixels to what a tower gives, and from there to the decoder's embeddings."""
+    """The graphs that embed pictures: from pixels to a tower's output, and from there to the decoder's embeddings."""
 
     vision: Path
     projection: Path
 
 
 class IrFiles(NamedTuple):
-    """The files of an exported model. `table`: the graph that embeds texts, None where it is part of the other.
-
-    `seeing`: None where no pictures are to be taken in.
-    """
+    """The files of an exported model. `table`: the graph that embeds texts, None where it is part of the other."""
 
     graph: Path
     table: Path | None
@@ -59,12 +50,10 @@ class IrFiles(NamedTuple):
 
     @property
     def weights(self) -> tuple[Path, ...]:
-        """Those with the numbers."""
         return tuple(path.with_suffix(".bin") for path in self._graphs)
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Graphs and numbers."""
         return (*self._graphs, *self.weights)
 
     @property
@@ -73,10 +62,7 @@ class IrFiles(NamedTuple):
 
 
 def ir_files(model_dir: Path, *, sees: bool = False) -> IrFiles:
-    """The files of the exported model in a directory, `sees`: with those that embed pictures.
-
-    Raises: ModelError if one is missing.
-    """
+    """The files of the exported model; `sees`: with those that embed pictures. Raises: ModelError if one is missing."""
     whole, seeing = model_dir / GRAPH_FILE, model_dir / SEEING_FILE
     files = IrFiles(whole, None) if whole.is_file() else IrFiles(seeing, model_dir / TABLE_FILE)
     if sees:

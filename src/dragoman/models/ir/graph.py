@@ -1,11 +1,8 @@
 """Brings an exported graph into the form that the engine runs: paged attention, logits of some rows, known inputs.
 
-Does: read a graph, have the runtime put paged attention in the place of its states, rename inputs, refuse what is not known.
-Does not: decide how it is compiled, or tell what the model is (`facts`). Called by `load`, once per start, on any thread.
-
-An exported graph keeps a sequence's keys and values in states of its own. The runtime's transformation replaces them by the
-caches and tables that `blocks.step.StepInputs` describes; it cannot be undone or saved, and takes a fraction of a second. It
-drops the attention's mask, so a graph whose mask it did not understand must not pass: then states or inputs are left over.
+The runtime's transformation replaces the graph's states by the caches and tables of `blocks.step.StepInputs`. It drops
+the attention's mask, so a graph whose mask it did not understand must not pass: then states or inputs are left over.
+Called once per start, on any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ ATTENTION = "PagedAttentionExtension"
 ROWS = "sampled_tokens_indices"
 PAST_LENS, BLOCKS, BLOCKS_BEGIN = "past_lens", "block_indices", "block_indices_begins"
 TABLES = {PAST_LENS: 5, BLOCKS: 7, BLOCKS_BEGIN: 8}
-"""The inputs that tell attention where it finds sequences, and which of its inputs they are."""
+"""The inputs by which attention finds sequences, and their places among its inputs."""
 
 _CACHES = ("key_cache.", "value_cache.")
 _STATE_TABLE = re.compile(r"\w+_state_table\.\d+")
@@ -55,7 +52,7 @@ _LEFT = ("ReadValue", "Assign")
 
 
 def read_graph(path: Path) -> Any:
-    """The graph as it stands in the file; its weights stay in the other file, mapped. Raises: ModelError."""
+    """The graph in the file; its weights stay mapped in the other file. Raises: ModelError."""
     try:
         return ov.Core().read_model(path, path.with_suffix(".bin"))
     except RuntimeError as error:
@@ -63,10 +60,7 @@ def read_graph(path: Path) -> Any:
 
 
 def only_result(graph: Any, named: str, *ends: int) -> Any:
-    """The output of a graph that has one result, of rank 3. `ends`: the last of its lengths.
-
-    Raises: ModelError, in which the graph is `named`, if its result is another one.
-    """
+    """The output of a graph with one result, of rank 3. `ends`: its last lengths. `named`: the graph in errors."""
     results = graph.get_results()
     if len(results) != 1:
         raise ModelError(f"{named} has {len(results)} outputs, allowed: one")
@@ -76,7 +70,7 @@ def only_result(graph: Any, named: str, *ends: int) -> Any:
 
 
 def refuse_other_shape(value: Any, named: str, *ends: int) -> None:
-    """Raises: ModelError, in which what gives the value is `named`, unless it has rank 3 and these last lengths."""
+    """Raises: ModelError, naming what is `named`, unless the value has rank 3 and these last lengths."""
     first = 3 - len(ends)
     shape, wanted = value.get_partial_shape(), ov.PartialShape([-1] * first + list(ends))
     if shape.rank != wanted.rank or list(shape)[first:] != list(wanted)[first:]:
@@ -89,10 +83,7 @@ def reason(error: Exception) -> str:
 
 
 def embed_texts(graph: Any, table: Any) -> Any:
-    """Have a graph that reads embeddings read tokens, by the graph that embeds these; returns what that gives.
-
-    Raises: ModelError.
-    """
+    """The output of `table`, which now feeds a graph that reads embeddings. Raises: ModelError."""
     embeddings, tokens = inputs_by_name(graph).get(_EMBEDDINGS), list(table.get_parameters())
     if embeddings is None or len(tokens) != 1:
         raise ModelError(f"the exported graph has no input {_EMBEDDINGS}, or that of texts not one input")
@@ -108,10 +99,7 @@ def embed_texts(graph: Any, table: Any) -> Any:
 
 
 def embed_pictures(graph: Any, vectors: Any, hidden_size: int) -> None:
-    """Have a graph with paged attention take pictures' embeddings in, where `vectors` are those of texts.
-
-    Afterwards it has the inputs of `StepInputs` for pictures, too. Shapes: `vectors` [T, 1, hidden]. Raises: ModelError.
-    """
+    """Give a graph with paged attention the inputs of `StepInputs` for pictures. `vectors`: of texts, [T, 1, hidden]."""
     refuse_other_shape(vectors, "the graph that embeds texts", hidden_size)
     targets = vectors.get_target_inputs()
     rows = _parameter(PICTURE_ROWS, ov.Type.i64)
@@ -149,7 +137,7 @@ def paged(graph: Any) -> None:
 
 
 def attentions(graph: Any) -> dict[int, Any]:
-    """The attention operations by the layer whose caches they have, in the order of layers. Raises: ModelError."""
+    """The attention operations by the layer of their caches, in the order of layers. Raises: ModelError."""
     found: dict[int, Any] = {}
     for node in graph.get_ordered_ops():
         if node.get_type_name() == ATTENTION:
@@ -172,7 +160,7 @@ def states(graph: Any) -> list[Any]:
 
 
 def give_tables(graph: Any, nodes: list[Any], number: int) -> None:
-    """Have these attentions find sequences by tables of their own: inputs with that number at the end of their names."""
+    """Give these attentions tables of their own: inputs with that number at the end of their names."""
     for name, place in TABLES.items():
         parameter = _parameter(f"{name}.{number}", ov.Type.i32)
         graph.add_parameters([parameter])
@@ -183,7 +171,7 @@ def give_tables(graph: Any, nodes: list[Any], number: int) -> None:
 def attend_ourselves(
     graph: Any, layers: Mapping[int, AttentionFacts], cache_type: str, sinks: Mapping[int, Any]
 ) -> None:
-    """Put the library's attention in the place of the runtime's. `sinks`: of layers that have some, f32 [heads]."""
+    """Put the library's attention in the place of the runtime's. `sinks`: f32 [heads], by layer."""
     positions = inputs_by_name(graph)["position_ids"].output(0)
     for index, node in attentions(graph).items():
         facts = layers[index]
@@ -217,16 +205,16 @@ def _cache_name(node: Any) -> str:
 
 
 def _forget_settings(graph: Any) -> None:
-    """Drop what the export says of the runtime's settings: it would go before what the profile of the processor says."""
+    """Drop the export's settings of the runtime, which would go before the profile's."""
     info = graph.get_rt_info()
     if "runtime_options" in info:
         del info["runtime_options"]
 
 
 def _give_positions(graph: Any) -> None:
-    """Have a graph that counts positions itself, up to the longest context, take those of the input: sequences differ.
+    """Give a graph that counts positions itself those of the input: sequences differ.
 
-    Older exports have another input for what is counted there: the step's places in its one sequence.
+    Older exports have another input for that: the step's places in its one sequence.
     """
     inputs = inputs_by_name(graph)
     positions, places = inputs.get("position_ids"), inputs.get(_PLACES)
@@ -242,7 +230,7 @@ def _give_positions(graph: Any) -> None:
 
 
 def _counted(node: Any) -> Any:
-    """Positions of one sequence, i64 [1, places], as they are made of an input alone; None if they are not."""
+    """Positions of one sequence, i64 [1, places], made of an input alone; None if they are not."""
     counting = [target for target in _readers(node) if target.get_type_name() != ATTENTION]
     while len(counting) == 1 and counting[0].get_type_name() in _TO_POSITIONS:
         output = counting[0].output(0)
@@ -254,7 +242,7 @@ def _counted(node: Any) -> Any:
 
 
 def _readers(node: Any) -> list[Any]:
-    """The nodes that read what a node gives, but for those that nothing comes of."""
+    """The readers of a node's outputs, but for those without effect."""
     found = [target.get_node() for target in node.output(0).get_target_inputs()]
     return [reader for reader in found if reader.get_type_name() == "Result" or _is_read(reader)]
 
@@ -264,7 +252,7 @@ def _is_read(node: Any) -> bool:
 
 
 def _name_states(graph: Any) -> None:
-    """Tables of states, and where sequences find theirs, get the names of `StepInputs`; states come behind the caches."""
+    """Give the names of `StepInputs` to states, which come behind the caches, and to their tables."""
     inputs = inputs_by_name(graph)
     tables = sorted((name for name in inputs if _STATE_TABLE.fullmatch(name)), key=_by_number)
     for number, name in enumerate(tables, start=len(attentions(graph))):
@@ -298,7 +286,7 @@ def _check_inputs(graph: Any) -> None:
 
 
 def _gather_rows(graph: Any) -> None:
-    """Only the rows that are asked for go through the head, and the logits lose the axis that batches had."""
+    """Gather the wanted rows before the head, and drop the batch's axis of the logits."""
     result = graph.get_results()[0]
     head = _head(result)
     place = 0 if _is_computed(head.input_value(0)) else 1
@@ -320,7 +308,7 @@ def _gather_rows(graph: Any) -> None:
 
 
 def _head(result: Any) -> Any:
-    """The product that logits come from, behind which numbers are only scaled, capped or shifted. Raises: ModelError."""
+    """The product of the logits, behind which numbers are only scaled, capped or shifted. Raises: ModelError."""
     node = result.input_value(0).get_node()
     while node.get_type_name() != "MatMul":
         computed = [value for value in node.input_values() if _is_computed(value)]
@@ -332,7 +320,7 @@ def _head(result: Any) -> Any:
 
 
 def _is_computed(value: Any) -> bool:
-    """True if it depends on the step: then its shape does, too."""
+    """True if the value, and so its shape, depends on the step."""
     return bool(value.get_partial_shape().is_dynamic)
 
 

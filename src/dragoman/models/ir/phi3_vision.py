@@ -1,8 +1,6 @@
-"""Phi-3.5-vision as it is exported: its tower and its projection, graphs of their own, as one tower.
+"""Phi-3.5-vision as it is exported: its tower and its projection, graphs of their own, joined by config.json's separators.
 
-Does: read what config.json says of pictures, put the two graphs together, with the separators from config.json between
-them. Does not: prepare pictures (`vision.hd_tiles` does), or compile. Called by `read`, once per start, on any thread.
-Source: optimum-intel's export of phi3_v, which writes the separators into config.json.
+Source: optimum-intel's export of phi3_v. `vision.hd_tiles` prepares pictures.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ _FOLD = 2  # patches of a side that become one embedding's side
 
 
 class Phi3Vision:
-    """The seeing part of an exported Phi-3.5-vision. `hidden_size`: the decoder's.
-
-    Raises: ModelError naming a key that is missing, inconsistent or not supported.
-    """
+    """The seeing part. `hidden_size`: the decoder's. Raises: ModelError naming a key that is wrong or not supported."""
 
     def __init__(self, model_dir: Path, hidden_size: int) -> None:
         config = Config(read_json(model_dir / "config.json"))
@@ -52,14 +47,10 @@ class Phi3Vision:
         self.facts = PictureFacts(_placeholder_id(model_dir), splits_texts=True)
 
     def processor(self, described: Config) -> PictureProcessor:
-        """The processor of pictures that preprocessor_config.json describes. Raises: ModelError."""
         return HdPictures(described)
 
     def tower(self, files: SeeingFiles) -> ov.Model:
-        """From tiles and `ROWS` to `EMBEDDINGS`. Raises: ModelError if the files are not those of such a tower.
-
-        Each row of the table is projected once, however often it is laid out.
-        """
+        """From tiles and `ROWS` to `EMBEDDINGS`; each row of the table is projected once. Raises: ModelError."""
         vision, projection = read_graph(files.vision), read_graph(files.projection)
         try:
             tower = self._joined(vision, projection, files)
@@ -82,7 +73,7 @@ class Phi3Vision:
 
 
 def _numbers(config: Config, key: str, size: int) -> Array:
-    """A separator, f32 [size]; lists of one stand around it."""
+    """A separator, f32 [size], in nested lists of one."""
     value: Any = config.value(key)
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -90,7 +81,6 @@ def _numbers(config: Config, key: str, size: int) -> Array:
 
 
 def _placeholder_id(model_dir: Path) -> int:
-    """The token that stands for one embedding: the reference counts pictures below zero, and has it besides."""
     tokens = read_json(model_dir / "tokenizer.json").get("added_tokens")
     for token in tokens if isinstance(tokens, list) else ():
         if isinstance(token, dict) and token.get("content") == PLACEHOLDER:
@@ -99,7 +89,7 @@ def _placeholder_id(model_dir: Path) -> int:
 
 
 def _feed(graph: Any, path: Path, value: Any) -> None:
-    """Have a graph read something in the place of its only input. Raises: ModelError."""
+    """Replace a graph's only input by a value. Raises: ModelError."""
     inputs = graph.get_parameters()
     if len(inputs) != 1 or inputs[0].get_element_type() != ov.Type.f32:
         raise ModelError(f"{path} has {len(inputs)} inputs, allowed: one, of f32")

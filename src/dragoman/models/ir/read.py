@@ -1,8 +1,4 @@
-"""Reads an exported graph and makes one that can be compiled, with the model's facts and its profile.
-
-Does: read and transform the graph, decide by its weights how to run it. Does not: compile, or know checkpoints.
-Called by the loader and by estimates of memory, once per start each, on any thread.
-"""
+"""Reads an exported graph and makes one that can be compiled, with the model's facts and its profile."""
 
 from __future__ import annotations
 
@@ -59,10 +55,9 @@ class IrTower(NamedTuple):
 
 @dataclass(slots=True)
 class IrModel:
-    """An exported model. `options`: those asked for, with the type of weights that the file has.
+    """An exported model. `options`: those asked for, with the file's type of weights.
 
-    `tower`: None if pictures are not taken in. `weights_bytes`: those of the weights as the kernels read them.
-    `can_be_kept`: the runtime can read the compiled graph again.
+    `weights_bytes`: as the kernels read them. `can_be_kept`: the runtime can read the compiled graph again.
     """
 
     facts: ModelFacts
@@ -130,7 +125,7 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
 
 
 def _blindness(model_dir: Path, raw_config: Mapping[str, Any]) -> str | None:
-    """Why no pictures can be taken in; None if they can."""
+    """The reason for which pictures are refused, None if they are not."""
     if raw_config.get("model_type") not in _SEEING or (model_dir / GRAPH_FILE).is_file():
         return _BLIND
     missing = next((name for name in (VISION_FILE, PROJECTION_FILE) if not (model_dir / name).is_file()), None)
@@ -149,10 +144,7 @@ def _tower(model_dir: Path, files: SeeingFiles, hidden_size: int, options: Model
 
 
 def _with_hints(options: ModelOptions, graph: Any) -> ModelOptions:
-    """The options, where they leave the cache's type open with the one that the export asks for.
-
-    Its f16 is half precision, which is ours by default in the form that the processor has.
-    """
+    """The options, with the export's type of caches where they leave it open; its f16 is our default half precision."""
     try:
         hint = graph.get_rt_info(["runtime_options", "KV_CACHE_PRECISION"]).astype(str)
     except RuntimeError:  # there is none
@@ -161,10 +153,7 @@ def _with_hints(options: ModelOptions, graph: Any) -> ModelOptions:
 
 
 def _stored(graph: Any) -> tuple[WeightType, int | None]:
-    """The type that most weights have, and the fewest columns that share a scale, None = none are packed in groups.
-
-    Groups are the last axis of a packed matrix with more than two; a zero point's last axis is of length one.
-    """
+    """The type that most weights have, and the fewest columns that share a scale, None = none are packed in groups."""
     sizes: Counter[str] = Counter()
     groups: list[int] = []
     for node in graph.get_ops():
@@ -184,7 +173,7 @@ def _stored(graph: Any) -> tuple[WeightType, int | None]:
 
 
 def _give_windows(graph: Any, facts: ModelFacts) -> None:
-    """Tables of their own for layers that see a window, so that their cache forgets what lies before it."""
+    """Give layers with windows tables of their own, so that their cache forgets earlier tokens."""
     nodes = attentions(graph)
     for number in range(1, len(facts.cache_kinds)):
         give_tables(graph, [nodes[layer] for layer in nodes if facts.cache_kind(layer) == number], number)

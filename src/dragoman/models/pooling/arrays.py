@@ -1,7 +1,4 @@
-"""Fills the inputs of a graph over whole texts, see `blocks.whole_texts.WholeTexts`.
-
-Does: arithmetic on lengths, once for each batch. Does not: run anything. Called by the model, on the engine's thread.
-"""
+"""Fills the inputs of a graph over whole texts, see `blocks.whole_texts.WholeTexts`. Called on the engine's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ _CHUNK = 64  # queries of a window's chunk: with fewer the keys beside them weig
 
 
 def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> dict[str, Array]:
-    """The inputs by name; all that any graph of such facts has."""
     lengths = np.array([len(text.token_ids) for text in texts], dtype=np.int64)
     seen = np.array([text.num_seen or len(text.token_ids) for text in texts], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -56,7 +52,6 @@ def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> d
 
 
 def members(texts: Sequence[PooledText]) -> dict[str, Array]:
-    """The inputs of a graph whose head scores the mean of each text."""
     lengths = np.array([len(text.token_ids) for text in texts], dtype=np.int64)
     owners = np.repeat(np.arange(len(texts)), lengths)
     return {

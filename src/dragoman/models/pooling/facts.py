@@ -1,7 +1,4 @@
-"""Facts of a model that embeds or scores texts, the same for all families.
-
-Does: hold values. Does not: read files (`recipe` and the families do). Immutable.
-"""
+"""Facts of a model that embeds or scores texts, the same for all families. Immutable."""
 
 from __future__ import annotations
 
@@ -14,18 +11,17 @@ PoolingMode = Literal["cls", "mean", "max", "last", "mean_sqrt_len", "weightedme
 POOLING_MODES: tuple[PoolingMode, ...] = ("cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean")
 
 Kept = Literal["all", "first", "last"]
-"""Of which tokens of a text the last hidden states are wanted."""
+"""The tokens of a text whose last hidden states are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """A network over whole texts.
+    """A network over whole texts. `max_tokens`: the longest text that it has positions for.
 
-    `max_tokens`: the longest text that it has positions for. `first_position`: of a text's first token. `is_causal`: tokens
-    look back only. `num_types`: kinds of tokens (of the first and the second text of a pair), 1 = they are all alike.
-    `window_reach`: how far tokens of layers with windows look to either side, 0 = there are none. `num_distances`: the
-    largest distance that biases tell apart is one less, 0 = there are no biases by distance. `num_tasks`: that it has
-    adapters for, each of `task_rank` rows.
+    `first_position`: of a text's first token. `num_types`: kinds of tokens (of a pair's first and second text), 1 =
+    all alike. `window_reach`: how far layers with windows look to either side, 0 = there are none. `num_distances`:
+    the largest distance that biases tell apart is one less, 0 = there are none. `num_tasks`: of adapters, each of
+    `task_rank` rows.
     """
 
     architecture: str
@@ -44,7 +40,7 @@ class TextFacts:
 
 @dataclass(frozen=True, slots=True)
 class DenseModule:
-    """A product behind the pooling, as sentence-transformers has it. `path`: of its directory, below the model's."""
+    """A product behind the pooling. `path`: of its directory, below the model's."""
 
     path: str
     num_inputs: int
@@ -65,10 +61,7 @@ class PairTemplate:
 
 @dataclass(frozen=True, slots=True)
 class SparseRule:
-    """The rule that turns logits of tokens into weights of words, as in SPLADE.
-
-    `sums`: add up all tokens, else take the highest. `logarithms`: the number taken, one after the other.
-    """
+    """The rule from logits to weights of words, as in SPLADE. `sums`: add up all tokens, else take the highest."""
 
     sums: bool = False
     logarithms: int = 1
@@ -76,9 +69,8 @@ class SparseRule:
 
 @dataclass(frozen=True, slots=True)
 class LateRule:
-    """The rule for writing texts for late interaction, as in ColBERT.
+    """The rule for writing texts for late interaction, as in ColBERT. `query_length`, `document_length`: most tokens.
 
-    `query_prefix`, `document_prefix`: texts before each. `query_length`, `document_length`: tokens of the longest.
     `expands`: queries are filled up with `mask_token` to their length, which other tokens see if `sees_expansion`.
     `skipped`: words of documents whose vectors do not count.
     """
@@ -95,15 +87,13 @@ class LateRule:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The use of a network, by its directory.
+    """The use of a network, by its directory. `pooling`: from tokens' vectors to one; several = side by side.
 
-    `pooling`: makes one vector of the tokens' vectors; several = side by side. `includes_prompt` False: without the
-    prompt's tokens. `denses`: products behind it. `is_normalized`: the result has length 1. `max_tokens` None = as many as
-    the network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `tasks`: names of
-    prompts whose texts are for a task that the network has an adapter for, in the adapters' order. `activation`: of a score.
-    `labels`: the classes, in the order of the head's outputs. `sparse`, `late`: where vectors are words' weights, or
-    tokens'. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None = pairs are
-    two texts in one sequence. `lowers_case`: texts are lower-cased before. `departures`: for people, at the start.
+    `includes_prompt` False: without the prompt's tokens. `denses`: products behind it. `max_tokens` None = as the
+    network. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `tasks`: prompts
+    with an adapter of the network, in the adapters' order. `activation`: of a score. `labels`: the classes, in the
+    order of the head's outputs. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,).
+    `template` None = pairs are two texts in one sequence. `departures`: for people, at the start.
     """
 
     kind: Kind

@@ -1,7 +1,6 @@
-"""A model that embeds, scores or classifies texts, from its directory to vectors and scores.
+"""A model that embeds, scores or classifies texts, from its directory to vectors and scores; does not tokenise.
 
-Does: load and compile, run a batch, pool its tokens, weigh words. Does not: tokenise, choose batches, or bring vectors to
-length 1. Loaded on any thread; `LoadedPooler.run` is the engine thread's.
+Loaded on any thread; `LoadedPooler.run` is the engine thread's.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ _LOGITS = 1 << 23  # of words, at once: 32 MB
 
 @dataclass(frozen=True, slots=True)
 class _Dense:
-    """A module's numbers."""
-
     weight: Vectors
     bias: Vectors | None
     activation: str
@@ -77,7 +74,6 @@ class LoadedPooler:
 
     @property
     def max_tokens(self) -> int:
-        """Of one text or pair."""
         longest = self.recipe.max_tokens
         return self.facts.max_tokens if longest is None else min(longest, self.facts.max_tokens)
 
@@ -93,10 +89,10 @@ class LoadedPooler:
         return self.facts.hidden_size * max(len(self.recipe.pooling), 1)
 
     def run(self, texts: Sequence[PooledText]) -> Any:
-        """The vector of each text as the modules make it, but not brought to length 1; or its scores before the activation.
+        """The vector of each text, not yet of length 1, f32 [dimensions]; or its scores before the activation.
 
-        Shapes: f32 [dimensions]; of a text whose tokens' vectors are wanted f32 [tokens, size]; of one whose words are
-        weighed `WORD_WEIGHTS` [words], those above 0.
+        Of a text whose tokens' vectors are wanted f32 [tokens, size]; of one whose words are weighed `WORD_WEIGHTS`
+        [words] above 0.
         """
         inputs = graph_inputs(texts, self.facts, self._kept)
         if self._has_members:
@@ -112,7 +108,6 @@ class LoadedPooler:
         self._request = self._words = None
 
     def _rows_of(self, output: Vectors, texts: Sequence[PooledText]) -> list[Vectors]:
-        """The hidden states of each text's tokens, as far as they are kept."""
         are_all = self._kept == "all"
         counts = [len(text.token_ids) if are_all or text.wants_tokens else 1 for text in texts]
         return np.split(output, np.cumsum(counts)[:-1])
@@ -135,7 +130,7 @@ class LoadedPooler:
         return made if recipe.kind == "tokens" else made[0]
 
     def _weighed(self, hidden: Vectors) -> npt.NDArray[Any]:
-        """The words of a text, as SPLADE weighs them; of a few tokens at once, as each has a logit of every word."""
+        """The words of a text, as SPLADE weighs them; a few tokens at once, as each has a logit of every word."""
         rule = self.recipe.sparse
         assert rule is not None
         step, total = max(_LOGITS // self.facts.vocab_size, 1), None
@@ -158,7 +153,7 @@ class LoadedPooler:
 
 
 def pooled(hidden: Vectors, modes: Sequence[PoolingMode], num_skipped: int = 0) -> Vectors:
-    """One vector of a text's. Shapes: hidden [T, size] -> [size for each mode]. `num_skipped`: first rows that do not count.
+    """One vector. Shapes: hidden [T, size] -> [size for each mode]. `num_skipped`: first rows that do not count.
 
     Source: sentence-transformers' Pooling.
     """
@@ -231,7 +226,6 @@ def text_family(model_dir: Path, recipe: Recipe) -> TextFamily:
 
 
 def _kept(model: TextFamily, recipe: Recipe) -> Kept:
-    """Of which tokens the last hidden states are wanted, where nobody asks for those of all."""
     if model.scores:
         return "all" if model.scores_mean else "last" if model.facts.is_causal else "first"
     if len(recipe.pooling) != 1 or not recipe.includes_prompt or model.facts.num_tasks:  # no pooling: all tokens count
@@ -240,7 +234,6 @@ def _kept(model: TextFamily, recipe: Recipe) -> Kept:
 
 
 def _read_dense(model_dir: Path, module: DenseModule) -> _Dense:
-    """Raises: ModelError."""
     directory = model_dir / module.path
     if not (directory / "model.safetensors").is_file():
         raise ModelError(f"{directory} has no model.safetensors; a Dense module's numbers are read from it alone")
@@ -259,7 +252,6 @@ def _gelu(x: Vectors) -> Vectors:
 
 
 def sigmoid(x: Vectors) -> Vectors:
-    """1 / (1 + exp(-x)), without overflow."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.float32)
 
 

@@ -1,14 +1,10 @@
 """Reads a model directory's recipe: whether its network generates, embeds or scores, and how.
 
-Does: read modules.json and the files of its modules, as sentence-transformers writes them, and the head in config.json;
-apply the operator's choices. Does not: read weights, or know layers. Called where a model is loaded or its memory is
-estimated, on any thread.
-
-The default use: a directory with modules.json does what its modules do. Without one, an encoder with a head for
-sequences scores (of several labels: classifies), and any other encoder embeds. A decoder with such a head, or with a
-reranker's name, scores, and any other decoder generates. Without modules.json the vector is that of the first token
-if the name has "bge", "gte", "arctic" or "mxbai" in it. A decoder's is that of the last token; else it is the mean. It has
-length 1.
+With modules.json, as sentence-transformers writes it, its modules decide. Without, an encoder with a head for sequences
+scores (of several labels: classifies), and any other embeds. A decoder with such a head, or with a reranker's name,
+scores, and any other generates. Vectors are then the first token's if the name says so (`_FIRST_TOKEN`). Else a
+decoder's are the last token's, and others the mean. Called when a model is loaded or its memory estimated, on any
+thread.
 """
 
 from __future__ import annotations
@@ -83,11 +79,11 @@ QWEN3_TEMPLATE = PairTemplate(
     after="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
-"""How Qwen3-Reranker was trained to be asked. Source: its model card."""
+"""The question for which Qwen3-Reranker was trained. Source: its model card."""
 
 
 def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
-    """The purpose of the model at that path. Raises: ModelError if its files cannot be read, or do not go with the task."""
+    """The purpose of the model at that path. Raises: ModelError if its files cannot be read."""
     if task == "generate" or is_gguf(model_dir):
         return "generate"
     raw_config = read_config(model_dir)
@@ -185,7 +181,7 @@ def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | Non
 
 
 def _weighing(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
-    """The recipe for weights of words: `SpladePooling` of sentence-transformers, or by SPLADE for a head without modules."""
+    """Weights of words: `SpladePooling` of sentence-transformers, or by SPLADE for a head without modules."""
     rule = SparseRule()
     for kind, path in _modules(model_dir):
         if kind == "SpladePooling":
@@ -219,7 +215,7 @@ _PYLATE_KEYS = ("query_prefix", "document_prefix", "attend_to_expansion_tokens",
 
 
 def _late(model_dir: Path, raw_config: Mapping[str, Any]) -> LateRule | None:
-    """The rule of a model of late interaction, None for other models. Sources: PyLate's and ColBERT's files."""
+    """The rule of a model of late interaction. Sources: PyLate's and ColBERT's files."""
     if architecture_of(raw_config) == COLBERT:
         config = Config(_object(model_dir, "artifact.metadata") or {}, str(model_dir / "artifact.metadata"))
         return LateRule(
@@ -285,7 +281,6 @@ def _by_tokens(model_dir: Path, raw_config: Mapping[str, Any], late: LateRule) -
 
 
 def _usual_pooling(model_dir: Path, raw_config: Mapping[str, Any]) -> PoolingMode:
-    """See the module's first lines."""
     if not is_encoder(architecture_of(raw_config)):
         return "last"
     name = f"{model_name(model_dir)} {raw_config.get('_name_or_path', '')}".lower()
@@ -333,7 +328,7 @@ def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
 
 
 def _tasks(raw_config: Mapping[str, Any]) -> dict[str, str]:
-    """The tasks for which the network has adapters, with the prompt that goes before a text for each."""
+    """The tasks for which the network has adapters, with the prompt for each."""
     names, told = raw_config.get(TASKS), raw_config.get("task_instructions") or {}
     if names is None:
         return {}
@@ -346,7 +341,7 @@ def _tasks(raw_config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _lengths(model_dir: Path) -> tuple[int | None, bool]:
-    """(tokens of the longest text, whether texts are lower-cased), as the first module's file says."""
+    """(most tokens, whether texts are lower-cased), as the first module's file says."""
     for name in _LENGTH_FILES:
         config = _object(model_dir, name)
         if config is not None:
@@ -356,7 +351,7 @@ def _lengths(model_dir: Path) -> tuple[int | None, bool]:
 
 
 def _tokenizer_length(model_dir: Path) -> int | None:
-    """The longest text by the tokenizer's file, None if it does not say: it may have a huge number instead."""
+    """None also for the huge number that files may have instead."""
     return _count((_object(model_dir, "tokenizer_config.json") or {}).get("model_max_length"))
 
 
@@ -405,7 +400,7 @@ def _labels(raw_config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _class_activation(raw_config: Mapping[str, Any]) -> str:
-    """The function for the probabilities of several labels; a softmax by default, as in transformers' pipeline."""
+    """A softmax by default, as in transformers' pipeline."""
     said = raw_config.get("function_to_apply")
     if said is not None:
         if said not in _FUNCTIONS:
@@ -418,7 +413,7 @@ def _class_activation(raw_config: Mapping[str, Any]) -> str:
 
 
 def _score_activation(model_dir: Path, raw_config: Mapping[str, Any], *, asks: bool) -> str:
-    """The function that a score goes through, by sentence-transformers' rule: a sigmoid by default."""
+    """A sigmoid by default, by sentence-transformers' rule."""
     own = raw_config.get("sentence_transformers")
     given = own.get("activation_fn") if isinstance(own, dict) else None
     given = given or raw_config.get("sbert_ce_default_activation_function")
@@ -430,7 +425,7 @@ def _score_activation(model_dir: Path, raw_config: Mapping[str, Any], *, asks: b
 
 
 def _answers(model_dir: Path) -> tuple[int, ...]:
-    """The tokens whose logits are compared: those that a module names, else "yes" and "no"."""
+    """The tokens whose logits are compared: a module's, else "yes" and "no"."""
     for kind, path in _modules(model_dir):
         if kind == "LogitScore":
             config = _object(model_dir / path, "config.json") or {}

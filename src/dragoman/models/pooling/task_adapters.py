@@ -1,11 +1,8 @@
-"""Adapters that a checkpoint itself has, one for each task that texts may be embedded for: Jina Embeddings 3.
+"""Adapters of a checkpoint, one for each task that texts may be embedded for: Jina Embeddings 3.
 
-Does: add `mask * (x A) B` to products and to rows of tables, where the adapters' matrices are those of the checkpoint. Does
-not: know the family, or which text is for which task: the mask says that, a row of zeros for a text without a task.
-Used while a graph is built. Source: arXiv:2409.10173; names of tensors as torch's parametrizations write them.
-
-A task's adapter has `rank` rows; those of all tasks lie below each other, and a token's row of the mask is 1 in the columns
-of its task's rows.
+Adds `mask * (x A) B` to products and rows of tables. Those of all tasks lie below each other; a token's row of the
+mask is 1 in the columns of its task's `rank` rows. Used while a graph is built.
+Source: arXiv:2409.10173; names of tensors as torch's parametrizations write them.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ class PlainNames:
 
 @dataclass(frozen=True, slots=True)
 class TaskAdapters:
-    """Implements `Adapting`. `mask`: f32 [T, tasks * rank]. `weights`: the whole checkpoint's. `scale`: of what is added."""
+    """Implements `Adapting`. `mask`: f32 [T, tasks * rank]. `weights`: the whole checkpoint's."""
 
     mask: Node
     weights: Weights
@@ -75,7 +72,7 @@ class TaskAdapters:
         return self._raised(y, lowered, up.transpose(0, 2, 1).reshape(-1, len(place.rows)))
 
     def of_rows(self, y: Node, ids: Node | None, name: str, num_rows: int, size: int) -> Node:
-        """Rows of a table of embeddings with what adapters add; `ids` None: all are the first one."""
+        """Rows of a table of embeddings with the adapters' part; `ids` None: all are the first one."""
         if not self.adds_to(name):
             return y
         down = self._numbers(name, "A", (num_rows, self.rank)).transpose(1, 0, 2).reshape(num_rows, -1)

@@ -1,7 +1,6 @@
-"""Files that later starts use: puts them in their place, and bounds what they take together, least recently used first.
+"""Puts files for later starts in their place, and bounds what they take together, least recently used first.
 
-Does: seal and move files, note that one was used, remove files. Does not: make or map what is in them. Called by the loader,
-on any thread; other processes may do the same in the same directory.
+Called by the loader, on any thread; other processes may do the same in the same directory.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def put_kept(written: Path, target: Path) -> None:
-    """Seal a file and move it to its place, so that a reader never sees half of one. Raises: OSError.
-
-    Files that differ from `target` only behind its last hyphen are superseded, and removed; mappings of them stay
-    valid.
-    """
+    """Seal a file and move it to its place. Raises: OSError. Older files that differ only behind the last hyphen go."""
     append_seal(written)
     written.replace(target)
     for superseded in target.parent.glob(glob.escape(target.name.rpartition("-")[0]) + "-*.blob"):
@@ -32,22 +27,17 @@ def put_kept(written: Path, target: Path) -> None:
 
 
 def warn_not_kept(target: Path, error: Exception | str) -> None:
-    """Tell that a file cannot be kept, and why."""
     reason = " ".join(str(error).split()) or type(error).__name__
     logger.warning("what this start made cannot be kept in %s: %s", target.parent, reason)
 
 
 def note_use(kept: Path) -> None:
-    """The graph is used now."""
     with suppress(OSError):  # of a read-only directory, from which nothing is removed either
         os.utime(kept)
 
 
 def bound_kept(directory: Path, most_bytes: float, newest: Path) -> None:
-    """Remove graphs until only `newest` is left, or all take at most `most_bytes`, and half of what else were free.
-
-    A process that has mapped a removed graph keeps it.
-    """
+    """Remove graphs until only `newest` is left, or all take at most `most_bytes`, and half of what else were free."""
     found = []
     for path in directory.glob("*.blob"):
         with suppress(OSError):  # removed meanwhile

@@ -1,11 +1,7 @@
 """Keeps compiled graphs in files and maps them again, so that a model is compiled once and not at every start.
 
-Does: compile and keep, map what was kept. Does not: decide which file is whose (the loader does), or build graphs.
-Called by the loader, once per start, on any thread.
-
-The plugin writes a compiled graph, but forgets the attention's head sizes and refuses its own file without them. So
-`map_kept` supplies them, through an extension that makes the attention's nodes. The file is mapped, not read: several
-servers share its pages. Its bytes are checked (`seal`), or a changed weight would only show in the answers.
+The plugin's file forgets the attention's head sizes, so an extension supplies them. Files are mapped: several servers
+share their pages. Their bytes are checked (`seal`). Called by the loader, once per start, on any thread.
 """
 
 from __future__ import annotations
@@ -37,11 +33,10 @@ _HEADER_LIMIT = 4096  # bytes within which OpenVINO's line about its version end
 def compile_and_keep(
     core: Any, graph: Any, properties: dict[str, Any], target: Path, facts: ModelFacts
 ) -> tuple[Any, Any]:
-    """The compiled graph, kept in `target`, and the mapping of that file; a reader never sees half a file.
+    """The compiled graph, kept in `target`, and the mapping of that file; without a mapping if it cannot be kept.
 
-    The compiled graph is mapped at once, so that its stored weights are pages of a file. Once the kernels have packed them
-    they are not read again, and the system can take the pages back. If the graph cannot be kept, a warning says so, and
-    there is no mapping.
+    The compiled graph is mapped at once, so that its stored weights are pages of a file. Once the kernels have packed
+    them the system can take the pages back.
     """
     try:
         with scratch_directory(target.parent) as unfinished:
@@ -54,7 +49,6 @@ def compile_and_keep(
 
 
 def _move_written(unfinished: Path, target: Path) -> bool:
-    """True if the plugin has written a file, which is now the target."""
     written = next(unfinished.glob("*.blob"), None)  # the plugin chooses the name
     if written is None or not written.stat().st_size:  # it does not tell when it cannot write
         warn_not_kept(target, "it could not be written, is the disk full?")
@@ -83,9 +77,9 @@ def map_kept(
     """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
 
     Every byte has been checked when it returns, unless this process has just sealed them (`is_new`). The graph's
-    description is at the file's ends, which are checked before the runtime reads them: it trusts what it reads. Checksums
-    do not prove the author, so a file that another user can have written is not used. `progress` gets the fraction that
-    has been checked.
+    description is at the file's ends, which are checked first: the runtime trusts what it reads. Checksums do not
+    prove the author, so a file that another user can have written is not used. `progress` gets the fraction that has
+    been checked.
     """
     try:
         with open_own(path) as file:  # mapped for copying: the runtime takes no read-only memory; nothing writes
@@ -110,10 +104,7 @@ def _header_size(mapping: Any) -> int:
 
 
 def _extension(kind: Any, make: Callable[[Any], Any], shapes: Iterable[Any]) -> Any:
-    """An extension by which the runtime makes an operation's nodes when it reads a graph; it sets the inputs itself.
-
-    It reads the nodes in the order of the layers, which may differ in the `shapes` of their heads, and makes one before.
-    """
+    """An extension that makes an operation's nodes, in the order of the layers, when the runtime reads a graph."""
     shapes = list(shapes)
     left = cycle(shapes)
 

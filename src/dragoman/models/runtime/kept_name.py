@@ -1,8 +1,4 @@
-"""Names the file of a kept graph after all that the graph was made from, so that a file is never taken for another's.
-
-Does: digests of options, processor, code, configuration and of the weight files' sizes and times. Does not: read weights, or
-files of graphs. Called by the loader, once per start, on any thread.
-"""
+"""Names the file of a kept graph after all that the graph was made from. Called by the loader, once per start."""
 
 from __future__ import annotations
 
@@ -28,10 +24,9 @@ def kept_name(
 ) -> str | None:
     """The name of the file that holds the graph, or the packed weights, of exactly these files and options.
 
-    `files`: the model's weights. `part`: of a model of which several graphs are kept, which it is.
-    It tells the weights' type to people, and ends in two digests, of what is asked for and of what it is made from: of two
-    files that differ only in the last one, the older one is of no use any more.
-    None if the code cannot be read, as its changes would go unnoticed.
+    `files`: the model's weights. `part`: which of several graphs. The name ends in two digests, of what is asked for
+    and of what it is made from: of files that differ only in the last one, the older is of no use. None if the code
+    cannot be read.
     """
     code = own_code()
     if code is None:
@@ -48,7 +43,6 @@ def kept_name(
 
 @cache
 def own_code() -> str | None:
-    """The digest of `dragoman.models` and of what it makes graphs of: None if it is not known."""
     try:
         digests = [
             code_digest(resources.files(package))
@@ -60,13 +54,12 @@ def own_code() -> str | None:
 
 
 def code_digest(package: Traversable) -> str | None:
-    """A digest of a package's modules, in a directory or a zip file; None if there are none. Raises: OSError."""
+    """A digest of a package's modules, compiled or not, in a directory or a zip file. Raises: OSError."""
     modules = [(name, hashlib.sha256(contents).hexdigest()) for name, contents in _modules(package, "")]
     return _digest(modules) if modules else None
 
 
 def _modules(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Names and contents, in the order of names. Packages may be shipped compiled, without their sources."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{prefix}{entry.name}"
         if entry.is_dir():

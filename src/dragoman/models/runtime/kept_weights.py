@@ -1,10 +1,7 @@
 """Keeps packed weights in a file, so that they are packed once and not at every start.
 
-Does: have a graph built over the file of an earlier start, or over a new one, which is then put in its place. Does not:
-pack, or name files (the loader does). Called by the loader, once per start, on any thread.
-
-A graph asks for the same memory in the same order at every start, so a file needs no names: sizes tell that it fits. Its
-bytes are written where the kernels read them, and mapped at the next start: servers of one machine share them.
+A graph asks for the same memory in the same order at every start, so sizes tell that a file fits. It is mapped:
+servers of one machine share it. Called by the loader, once per start, on any thread.
 """
 
 from __future__ import annotations
@@ -34,10 +31,9 @@ Build = Callable[[WeightMemory], T]
 
 
 class WrittenWeights(WeightMemory):
-    """Memory that is a file's, which `finish` makes whole. What the disk has no room for is memory of this process."""
+    """Memory of a new file, which `finish` makes whole; of this process where the disk has no room."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the file. Raises: OSError."""
         super().__init__()
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -69,7 +65,7 @@ class WrittenWeights(WeightMemory):
         return memory
 
     def finish(self) -> bool:
-        """Write where everything lies behind it; False if some of it is not in the file. Raises: OSError."""
+        """Write the index behind the weights; False if some of them are not in the file. Raises: OSError."""
         if self._places is None:
             return False
         index = json.dumps(self._places).encode()
@@ -78,10 +74,7 @@ class WrittenWeights(WeightMemory):
 
 
 class KeptWeights(WeightMemory):
-    """Memory that an earlier start has written into a sealed file, checked on threads meanwhile. A context manager.
-
-    Mapped, not read: it is the system's cache of the file, which servers of one machine share.
-    """
+    """Memory that an earlier start has written into a sealed file, checked on threads meanwhile. A context manager."""
 
     is_filled = True
 
@@ -116,15 +109,14 @@ class KeptWeights(WeightMemory):
         return self._whole.part(begin, size, is_filled=True)
 
     def finish_check(self, progress: Callable[[float], None]) -> None:
-        """Return once every byte has been checked. Raises: ValueError if one is not as it was written."""
         self._sealed.finish_check(progress)
 
 
 def built(kept: Path | None, build: Build[T], checked: Callable[[float], None]) -> tuple[T, bool]:
     """The result of `build` over memory for weights; True if the weights are an earlier start's.
 
-    `kept`: the file that holds them, or will; None = they are not kept. `checked`: gets the fraction that has been checked.
-    A file that is damaged or does not fit is made again; if none can be made, a warning says so. Raises: what `build` does.
+    `kept`: the file that holds them, or will. `checked`: gets the fraction that has been checked. A file that is
+    damaged or does not fit is made again; if none can be made, a warning says so. Raises: what `build` does.
     """
     if kept is None:
         return build(WeightMemory()), False

@@ -1,11 +1,6 @@
-"""Keeps what the runtime holds within bounds, whatever sizes of steps it has computed.
+"""Bounds what the runtime holds: its caches of kernels, and the heaps of the C library; gives back freed memory.
 
-Does: limit the two caches of kernels and the heaps of the C library; give back memory that the runtime has freed. Does not:
-choose kernels. The loader limits, before the first compiling; the runner and the host give back, after steps and unloads.
-
-The CPU plugin generates machine code for each size of step and keeps 5,000 kernels, the library below it 1,024 more: up to
-a gigabyte. Steps that only decode have few sizes, which come back all the time; their kernels are worth keeping. Others
-take some milliseconds to generate, little beside a step with a prompt in it.
+The CPU plugin generates code for each size of step: up to a gigabyte. Only the sizes of steps that decode come back.
 """
 
 from __future__ import annotations
@@ -28,21 +23,14 @@ PROPERTIES = {"CPU_RUNTIME_CACHE_CAPACITY": _NUM_KERNELS}
 
 
 def bound_shared_cache() -> None:
-    """Limit the library's cache, which all graphs of the process share.
-
-    It has no other setting than the environment, which it reads when it makes its first kernel. An operator's
-    ONEDNN_PRIMITIVE_CACHE_CAPACITY goes before this older name.
-    """
+    """Limit the library's cache; an operator's ONEDNN_PRIMITIVE_CACHE_CAPACITY goes before this older name."""
     os.putenv("DNNL_PRIMITIVE_CACHE_CAPACITY", str(_NUM_SHARED_KERNELS))
 
 
 def bound_arenas() -> None:
-    """Limit how many heaps the C library (glibc) spreads over the threads of this process; as early as possible.
+    """Limit the heaps of the C library (glibc), as early as possible: a heap's free memory is of use to its threads alone.
 
-    By default each of up to eight threads per core allocates from a heap of its own. The next model cannot use what one
-    model leaves free in a thread's heap, as its engine and load run on other threads. So resident memory wanders by tens of
-    megabytes. Heaps that there are already remain. An operator's MALLOC_ARENA_MAX goes first, as do GLIBC_TUNABLES that name
-    arenas.
+    An operator's MALLOC_ARENA_MAX goes first, as do GLIBC_TUNABLES that name arenas.
     """
     if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_" in os.environ.get("GLIBC_TUNABLES", ""):
         return
@@ -52,22 +40,14 @@ def bound_arenas() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give freed memory back to the system, where the C library can (glibc). Takes about a millisecond.
-
-    A step that is larger than all before makes the runtime replace its buffers. What it frees is too small for any later
-    one, and the C library keeps it.
-    """
+    """Give freed memory back to the system, where the C library can (glibc). Takes about a millisecond."""
     trim = c_function("malloc_trim", ctypes.c_size_t)
     if trim is not None:
         trim(0)
 
 
 def give_back() -> None:
-    """Give the memory of a model that was let go back to the system; for any thread but an event loop's.
-
-    While a reference to its `LoadedModel` or a runner that is not closed exists, its memory stays. Collecting circles of
-    objects stops all threads of the interpreter for some 20 milliseconds.
-    """
+    """Give back the memory of a model that was let go. Stops all threads for some 20 milliseconds: not for event loops."""
     gc.unfreeze()  # what was there when the server was ready, the first models among it
     gc.collect()
     return_freed_memory()

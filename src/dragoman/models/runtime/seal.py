@@ -1,7 +1,6 @@
-"""Seals a file with checksums, so that a later mapping can prove that no byte of it has changed.
+"""Seals a file with checksums, so that a later mapping can prove that no byte has changed. Does not withstand an attacker.
 
-Does: append checksums of a file's parts to it; check them, the ends first, the rest on threads. Does not: tell who changed
-what, or withstand an attacker. Called by `kept_graph`, on any thread; checking needs no interpreter.
+Called by `kept_graph`, on any thread; checking needs no interpreter.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ _NUM_WORKERS = min(4, os.cpu_count() or 1)  # a few read as fast as the memory c
 
 
 class SealError(ValueError):
-    """A file has no seal, or is not what was sealed."""
+    pass
 
 
 def append_seal(path: Path) -> None:
-    """Write the checksums of a file's bytes behind them. Raises: OSError."""
     contents = np.memmap(path, dtype=np.uint8, mode="r")
     with ThreadPoolExecutor(_NUM_WORKERS) as pool:
         digests = b"".join(pool.map(_digest, _parts(contents)))
@@ -67,7 +65,6 @@ class SealedBytes:
         self._wait(2)
 
     def finish_check(self, progress: Callable[[float], None] = lambda fraction: None) -> None:
-        """Return once all parts have been checked; `progress` is told which fraction has been. Raises: SealError."""
         for count in range(1, len(self._checks) + 1):
             self._wait(count, count - 1)
             progress(count / len(self._checks))
@@ -81,7 +78,6 @@ class SealedBytes:
 
 
 def _split(data: Bytes) -> tuple[Bytes, bytes]:
-    """The sealed bytes and their parts' digests."""
     tail = _DIGEST_BYTES + 8 + len(_MARK)  # digest of the digests and the size; size; mark
     size = int.from_bytes(data[-len(_MARK) - 8 : -len(_MARK)].tobytes(), "little")
     begin = data.size - tail - _num_parts(size) * _DIGEST_BYTES

@@ -1,8 +1,4 @@
-"""Runs a compiled graph once, so that the first request does not wait for what the plugin puts off until then.
-
-Does: a step of a few tokens in a cache of its own, which makes the plugin choose kernels and pack weights for prompts and
-batches. Does not: keep anything, or know of the engine. Called by the loader, once per start, on any thread.
-"""
+"""Runs a compiled graph once, so that the first request does not wait for kernels to be chosen and weights packed."""
 
 from __future__ import annotations
 
@@ -16,15 +12,16 @@ from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY
 from dragoman.models.profile import BLOCK_SIZE
 
 CACHES = ("key_cache.", "value_cache.", "state_cache.", "rows_cache.")
-"""How the names of inputs that are caches begin, before the number of their layer."""
+"""The begins of names of inputs that are caches, before the number of their layer."""
 
 NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
 
 
 def warm_up(compiled: Any, num_tokens: int = NUM_TOKENS) -> None:
-    """Return when the graph has computed a step, and the weights lie as the kernels of more than four rows read them.
+    """Compute a step of `num_tokens` in a cache of its own.
 
-    Without tokens the plugin only makes what nodes need: enough where weights are packed, since a step reads all of them.
+    Without tokens the plugin only makes what nodes need: enough where weights are packed, since a step reads all of
+    them.
     """
     request = compiled.create_infer_request()
     values = {

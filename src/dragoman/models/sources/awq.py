@@ -1,7 +1,6 @@
 """AWQ: 4-bit integers in words of eight neighbouring rows, with a zero point and a scale for each group of columns.
 
-Does: the layout that AutoAWQ calls gemm. Does not: its other versions. Used by `quantised`, once per start.
-Source: AutoAWQ's documentation and the tensors of its checkpoints; AWQ, arXiv:2306.00978.
+Only the layout that AutoAWQ calls gemm. Sources: AutoAWQ's documentation and checkpoints; AWQ, arXiv:2306.00978.
 """
 
 from __future__ import annotations
@@ -30,13 +29,10 @@ _WORDS, _SCALES, _ZEROS = ".qweight", ".scales", ".qzeros"
 
 
 class Awq:
-    """The layout, as quantization_config describes it."""
-
     label = "AWQ int4"
     unread: tuple[str, ...] = ()
 
     def __init__(self, config: Config) -> None:
-        """Raises: ModelError naming a key."""
         config.rename({"w_bit": "bits", "q_group_size": "group_size"})
         config.expect(bits=_BITS)
         for key in ("version", "format"):

@@ -1,7 +1,4 @@
-"""The interface of every source of weights: tensors by name, each as it is stored.
-
-Does: define the forms of a stored tensor, and `WeightSource`. Does not: read files. Sources implement it; `weights` asks.
-"""
+"""The interface of every source of weights, and the forms of a stored tensor."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ class LazyRows:
         """[out, in]; of stacks [..., out, in]."""
 
     @abstractmethod
-    def values(self) -> Array:
-        """All values."""
+    def values(self) -> Array: ...
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -38,7 +34,7 @@ class LazyRows:
 
 
 class ComputedRows(LazyRows):
-    """Rows that `compute` makes of `stored`, which has something for each of them. `dtype`: of the values."""
+    """Rows that `compute` makes of `stored`, which has as many. `dtype`: of the values."""
 
     def __init__(
         self, stored: Array, num_columns: int, compute: Callable[[Array], Array], dtype: np.dtype[Any]
@@ -47,14 +43,12 @@ class ComputedRows(LazyRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
         return len(self._stored), self._num_columns
 
     def __getitem__(self, rows: slice | Array) -> ComputedRows:
         return ComputedRows(self._stored[rows], self._num_columns, self._compute, self.dtype)
 
     def values(self) -> Array:
-        """All values."""
         return self._compute(self._stored)
 
 
@@ -62,10 +56,10 @@ class ComputedRows(LazyRows):
 class PackedMatrix:
     """A matrix in groups of columns that share a scale: `(values - zero_points) * scales`.
 
-    Shapes: values u8 or i8 [out, in]; scales f16 or f32 [out, groups]; zero_points as values [out, groups], None = zero.
-    `bits`: 8, or 4 where values lie in 0 to 15 (u8) or -8 to 7 (i8): a graph then holds two in a byte.
-    `column_order`: for each column of `values` its column of the matrix, None = they are in order. As numbers the matrix
-    has its columns in order; a product with the values takes the columns of the other factor in this order.
+    Shapes: values u8 or i8 [out, in]; scales f16 or f32 [out, groups]; zero_points as values [out, groups], None =
+    zero. `bits`: 8, or 4 where values lie in 0 to 15 (u8) or -8 to 7 (i8): a graph then holds two in a byte.
+    `column_order`: for each column of `values` its column of the matrix, None = in order. As numbers the matrix has
+    its columns in order; a product with the values takes the columns of the other factor in this order.
     """
 
     values: Any  # an array, or `LazyRows`
@@ -76,18 +70,15 @@ class PackedMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
         rows, columns = self.values.shape
         return rows, columns
 
     @property
     def num_groups(self) -> int:
-        """The number of scales in a row."""
         return int(self.scales.shape[1])
 
     @property
     def group_size(self) -> int:
-        """The columns that share a scale."""
         return int(self.values.shape[1] // self.num_groups)
 
     def __len__(self) -> int:
@@ -102,7 +93,7 @@ class PackedMatrix:
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
     def unpacked(self) -> Array:
-        """The matrix that it stands for, f32 [out, in]; not finite where scales are absurd."""
+        """The numbers, f32 [out, in]; not finite where scales are absurd."""
         grouped = np.asarray(self.values).reshape(len(self), -1, self.group_size).astype(np.float32)
         if self.zero_points is not None:
             grouped -= self.zero_points[:, :, None]
@@ -114,7 +105,6 @@ class PackedMatrix:
         return numbers
 
     def is_stored_as(self, other: PackedMatrix) -> bool:
-        """True if one product, or one stack, can hold the rows of both."""
         orders = (self.column_order, other.column_order)
         return (
             (self.bits, self.group_size, self.values.dtype) == (other.bits, other.group_size, other.values.dtype)
@@ -132,15 +122,10 @@ StoredTensor: TypeAlias = Array | PackedMatrix
 
 
 class WeightSource(Protocol):
-    """The tensors of one model by their names."""
-
     def __contains__(self, name: str) -> bool: ...
 
     def __iter__(self) -> Iterator[str]: ...
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """The tensor, as it is stored.
-
-        Raises: ModelError if it is missing, its shape is not `shape`, or its element type is none that a weight may have.
-        """
+        """The tensor, as it is stored. Raises: ModelError if it is missing, or its shape or type is not allowed."""
         ...

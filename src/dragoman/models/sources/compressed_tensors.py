@@ -1,8 +1,7 @@
 """compressed-tensors: matrices as llm-compressor writes them, packed integers, bytes, or 8-bit floats, by config groups.
 
-Does: the formats pack-quantized, int-quantized, float-quantized and naive-quantized. Does not: 4-bit floats, sparsity,
-or transforms of activations. Used by `quantised`, once per start.
-Source: compressed-tensors' documentation (github.com/vllm-project/compressed-tensors) and the tensors of its checkpoints.
+Neither 4-bit floats, sparsity, nor transforms of activations.
+Source: compressed-tensors' documentation (github.com/vllm-project/compressed-tensors) and checkpoints.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ _REGEX = "re:"
 
 
 class Scheme:
-    """The storage of a config group's matrices, read from its `weights`."""
-
     def __init__(self, config: Config) -> None:
-        """Raises: ModelError naming a key."""
         self.is_float = config.choice("type", ("int", "float"), "int") == "float"
         self.bits = config.count("num_bits", 8)
         if self.bits not in ((8,) if self.is_float else (4, 8)):
@@ -62,13 +58,10 @@ class Scheme:
 
 
 class CompressedTensors:
-    """The layout, as quantization_config describes it."""
-
     # How activations are rounded elsewhere, and how keys and values are.
     unread = (r"\.(input|output|[qkv]|prob)_(scale|zero_point)$", r"\.weight_shape$")
 
     def __init__(self, config: Config) -> None:
-        """Raises: ModelError naming a key."""
         config.choice("format", _ALL_FORMATS, "dense")
         config.choice("quantization_status", ("compressed", "frozen"), "compressed")
         sparsity, transform = config.part("sparsity_config"), config.part("transform_config")
@@ -99,7 +92,6 @@ class CompressedTensors:
         return found
 
     def _scheme(self, name: str) -> Scheme:
-        """That of a matrix: of the group that names it, describes its name, or is for all of its kind."""
         module = name.removesuffix(_WEIGHT)
         for rank in (_is_named, _is_described, lambda _module, target: not target.startswith(_REGEX)):
             for targets, scheme in self._schemes:
@@ -139,7 +131,6 @@ def _read_group(groups: Config, key: str) -> tuple[Sequence[str], Scheme]:
 
 
 def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
-    """A matrix of integers in words of neighbouring columns; zero points in words of neighbouring rows."""
     bits, in_word = scheme.bits, WORD_BITS // scheme.bits
     num_rows, num_words = header(headers, name + _WORDS, "I32").shape
     num_groups = header(headers, name + _SCALES, *FLOATS).shape[1]
@@ -181,7 +172,6 @@ def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
 
 
 def _bytes(headers: Headers, name: str, scheme: Scheme) -> Quantised:
-    """A matrix of bytes, each an integer of 8 bits or fewer."""
     num_rows, num_columns = header(headers, name, "I8").shape
     scales, zeros = name + _SCALES, name + _ZEROS
     if scales not in headers:
@@ -218,7 +208,7 @@ def _bytes(headers: Headers, name: str, scheme: Scheme) -> Quantised:
 
 
 def _check_zeros(headers: Headers, name: str, tensors: Tensors) -> None:
-    """Raises: ModelError if a symmetric matrix has zero points, which early versions wrote, that are not zero."""
+    """Raises: ModelError if zero points of a symmetric matrix, which early versions wrote, are not zero."""
     if name + _ZEROS in headers and tensors.stored(name + _ZEROS).any():
         raise ModelError(f"tensor {name + _ZEROS!r} holds zero points, but quantization_config says symmetric")
 

@@ -1,7 +1,4 @@
-"""Tensors that a file holds in another form than families ask for: turned, in several tensors, or one for each expert.
-
-Does: hand out the parts that families ask for without computing the whole. Does not: read files. Used by the sources.
-"""
+"""Tensors that a file holds in another form than families ask for; parts are made without computing the whole."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from dragoman.models.sources.base import Array, LazyRows, PackedMatrix
 
 
 class Turned(LazyRows):
-    """Matrices [..., out, in] as checkpoints have them that keep them [..., in, out]; `.T` of one gives it back."""
+    """Matrices [..., out, in] that a checkpoint keeps [..., in, out]; `.T` of one gives it back."""
 
     def __init__(self, stored: Any) -> None:
         self._stored = stored
@@ -27,11 +24,9 @@ class Turned(LazyRows):
 
     @property
     def T(self) -> Any:  # numpy's name
-        """The matrix [out, in]."""
         return self._stored
 
     def __getitem__(self, index: int) -> Turned:
-        """One of a stack."""
         return Turned(self._stored[index])
 
     def values(self) -> Array:
@@ -63,7 +58,7 @@ class Stack(LazyRows):
 
 
 class Joined(LazyRows):
-    """The rows of two matrices of one shape, below each other or taking turns; those of one come as that one is stored."""
+    """The rows of two matrices of one shape, below each other or alternating; those of one come as that one is stored."""
 
     def __init__(self, parts: Sequence[Any], *, takes_turns: bool) -> None:
         self._parts, self._takes_turns = parts, takes_turns
@@ -83,7 +78,6 @@ class Joined(LazyRows):
         return np.stack(arrays, axis=1).reshape(self.shape) if self._takes_turns else np.concatenate(arrays)
 
     def _slice(self, index: int) -> slice:
-        """The rows of a part as families write them."""
         if self._takes_turns:
             return slice(index, None, len(self._parts))
         begin = sum(part.shape[0] for part in self._parts[:index])

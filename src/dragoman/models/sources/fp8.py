@@ -1,9 +1,7 @@
 """Matrices of 8-bit floats with a scale for all, for each row, or for each block of rows and columns.
 
-Does: hand out their values, a part at a time. Does not: keep them in this form in a graph, where no kernel reads it
-(docs/performance-log.md): the values are compressed like those of any other matrix. Used by `quantised`, once per start;
-values are read on the storage's threads.
-Source: OCP 8-bit Floating Point Specification (OFP8) 1.0; blocks, DeepSeek-V3 (arXiv:2412.19437), section 3.3.
+No kernel reads this form (docs/performance-log.md): values are compressed like those of any other matrix.
+Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0; blocks, DeepSeek-V3 (arXiv:2412.19437), section 3.3.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ _VALUES = {
 
 
 class Fp8Matrix(LazyRows):
-    """A matrix [out, in]; `np.asarray` of it or of a part has the values, f32.
+    """A matrix [out, in]. Shapes: codes fp8 [out, in]; scales f32 [row blocks, column blocks].
 
-    Shapes: codes fp8 [out, in]; scales f32 [row blocks, column blocks]; row_blocks, column_blocks i64: of each row, column.
+    row_blocks, column_blocks i64: the block of each row and column.
     """
 
     def __init__(self, codes: Array, scales: Array, row_blocks: Array, column_blocks: Array) -> None:
@@ -45,7 +43,6 @@ class Fp8Matrix(LazyRows):
 
     @property
     def T(self) -> Fp8Matrix:
-        """With rows and columns in each other's place."""
         return Fp8Matrix(self._codes.T, self._scales.T, self._column_blocks, self._row_blocks)
 
     def __getitem__(self, rows: slice | Array) -> Fp8Matrix:
@@ -59,16 +56,12 @@ class Fp8Matrix(LazyRows):
 
 
 def fp8_matrix(codes: Array, scales: Array, block: tuple[int, int]) -> Fp8Matrix:
-    """A matrix with a scale for each block of `block` rows and columns."""
     rows, columns = (np.arange(size) // step for size, step in zip(codes.shape, block, strict=True))
     return Fp8Matrix(codes, scales, rows, columns)
 
 
 def quantised_fp8(headers: Headers, name: str, block: tuple[int, int] | None) -> Quantised:
-    """The matrix or stack of that name. `block`: rows and columns that share a scale where there are several scales.
-
-    Raises: ModelError if it has no scales, or not those that its shape and blocks imply.
-    """
+    """The matrix or stack of that name. `block`: rows and columns that share one of several scales. Raises: ModelError."""
     shape = headers[name].shape
     scales = next((name + ending for ending in _SCALES if name + ending in headers), None)
     if scales is None:
@@ -119,7 +112,6 @@ class Fp8:
     unread = (r"\.(input_scale|activation_scale|input_scale_ub|output_scale|[qkv]_scale|prob_scale)$",)
 
     def __init__(self, config: Config) -> None:
-        """Raises: ModelError naming a key."""
         self._block = block_size(config, "weight_block_size") if "weight_block_size" in config else None
         config.skip(
             "activation_scale_ub", "fmt", "scale_fmt", "kv_cache_scheme", "kv_cache_quant_method"

@@ -1,8 +1,7 @@
 """GPTQ: integers of 4 or 8 bits in words of neighbouring columns, whose groups may be of columns anywhere in a matrix.
 
-Does: the layouts gptq, where zero points are stored minus one, and gptq_v2. Does not: those of single kernels (marlin).
-Used by `quantised`, once per start.
-Source: AutoGPTQ's and GPTQModel's documentation and the tensors of their checkpoints; GPTQ, arXiv:2210.17323.
+The layouts gptq, where zero points are stored minus one, and gptq_v2, not those of single kernels (marlin).
+Sources: AutoGPTQ's and GPTQModel's documentation and checkpoints; GPTQ, arXiv:2210.17323.
 """
 
 from __future__ import annotations
@@ -32,12 +31,9 @@ _WORDS, _SCALES, _ZEROS, _GROUPS = ".qweight", ".scales", ".qzeros", ".g_idx"
 
 
 class Gptq:
-    """The layout, as quantization_config describes it."""
-
     unread: tuple[str, ...] = ()
 
     def __init__(self, config: Config) -> None:
-        """Raises: ModelError naming a key."""
         bits = config.count("bits")
         if bits not in _ALL_BITS:
             raise config.error("bits", "4 or 8")

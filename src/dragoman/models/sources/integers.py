@@ -1,7 +1,6 @@
-"""Integers of 4 or 8 bits that lie packed in words of 32 bits, and integers of several matrices below each other.
+"""Integers of 4 or 8 bits packed in words of 32 bits, and integers of several matrices below each other.
 
-Does: hand out rows of them, computed a part at a time. Does not: know checkpoints' layouts (each has a module of its own),
-or scales. Made when a graph is built; their rows are computed on the storage's threads.
+Made when a graph is built; their rows are computed a part at a time, on the storage's threads.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ WORD_BITS = 32
 
 
 def words_of(integers: Array) -> Array:
-    """Words of any integer type of 32 bits as u32."""
     words: Array = integers.view(np.uint32)
     return words
 
@@ -28,7 +26,7 @@ def along_columns(
     """A matrix of which a word holds neighbours of a row, the first in its lowest bits.
 
     `is_signed`: values are stored with half their range added (8 or 128), and handed out without it as i8; else as u8.
-    `order`: columns are handed out in this order. Shapes: words u32 [out, in / values in a word, rounded up].
+    `order`: of the columns handed out. Shapes: words u32 [out, in / values in a word, rounded up].
     """
 
     def compute(rows: Array) -> Array:
@@ -66,7 +64,7 @@ def flipped(values: Array) -> ComputedRows:
 
 
 def below(parts: Sequence[Any]) -> ComputedRows:
-    """The rows of several matrices of the same width and type, below each other; of them neighbours are taken."""
+    """The rows of several matrices of the same width and type; only neighbours may be taken."""
     begins = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
 
     def compute(rows: Array) -> Array:
@@ -86,7 +84,6 @@ def _type(is_signed: bool) -> np.dtype[Any]:
 
 
 def _halves(packed: Array) -> Array:
-    """Of each byte its two halves, the low one first. Shapes: u8 [n, m] -> [n, 2 m]."""
     values = np.empty((packed.shape[0], packed.shape[1], 2), dtype=np.uint8)
     np.bitwise_and(packed, 0x0F, out=values[:, :, 0])
     np.right_shift(packed, 4, out=values[:, :, 1])
@@ -94,7 +91,6 @@ def _halves(packed: Array) -> Array:
 
 
 def _signed(values: Array, bits: int) -> Array:
-    """Without the half of the range that was added."""
     signed: Array = (values ^ np.uint8(0x80)).view(np.int8) if bits == 8 else values.view(np.int8) - np.int8(8)
     return signed
 

@@ -1,8 +1,4 @@
-"""The common part of layouts of quantised checkpoints, whose matrices lie in several tensors of a file.
-
-Does: the types of a layout's results, and checks that all layouts need. Does not: know any layout.
-Used by the layouts' modules and by `quantised`, once per start.
-"""
+"""The common part of layouts of quantised checkpoints, whose matrices lie in several tensors of a file."""
 
 from __future__ import annotations
 
@@ -38,8 +34,6 @@ _OF_WHICH = """
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A tensor's type and shape, by its file."""
-
     type_name: str
     shape: tuple[int, ...]
 
@@ -49,8 +43,6 @@ Headers = Mapping[str, Header]
 
 
 class Tensors(Protocol):
-    """The tensors of a checkpoint as they lie in its files."""
-
     def stored(self, name: str) -> Array:
         """The tensor in its own type and shape, a view of its file."""
         ...
@@ -58,10 +50,9 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A matrix, or a stack of them, that lies in several tensors.
+    """A matrix, or a stack, of several tensors, `parts`. `group_size`: columns that share a scale, 0 = a graph has numbers.
 
-    `parts`: their names. `read`: makes it of them. `group_size`: columns that share a scale where it stays packed in a
-    graph, with `bits` for each value and each zero point; 0 = elsewhere it is numbers.
+    `bits`: of each value and each zero point in the graph.
     """
 
     shape: tuple[int, ...]
@@ -73,13 +64,12 @@ class Quantised:
 
     @property
     def packed_bytes(self) -> int:
-        """The bytes that it takes in a graph that keeps it packed."""
         of_group = _SCALE_BYTES + (self.bits / 8 if self.has_zero_points else 0)
         return int(prod(self.shape) * (self.bits / 8 + of_group / self.group_size))
 
 
 def refuse_other_keys(config: Config) -> None:
-    """Raises: ModelError naming the keys that change what a matrix holds and that nobody has read."""
+    """Raises: ModelError naming unread keys that change what a matrix holds."""
     config.skip(*_OF_MAKING.split(), *_OF_WHICH.split())
     config.refuse_unread()
 
@@ -92,7 +82,6 @@ def group_size(config: Config) -> int | None:
 
 
 def block_size(config: Config, key: str) -> tuple[int, int]:
-    """The rows and columns that share a scale. Raises: ModelError."""
     rows, columns = config.numbers(key, 2, least=1)
     if not rows.is_integer() or not columns.is_integer():
         raise config.error(key, "whole numbers")
@@ -100,7 +89,7 @@ def block_size(config: Config, key: str) -> tuple[int, int]:
 
 
 def header(headers: Headers, name: str, *types: str, rank: int = 2) -> Header:
-    """That of a tensor. Raises: ModelError if it is missing, or has another type or number of dimensions."""
+    """The tensor's header. Raises: ModelError if it is missing, or has another type or number of dimensions."""
     if name not in headers:
         raise ModelError(f"the checkpoint has no tensor {name!r}, which the quantised matrix needs")
     found = headers[name]
@@ -112,7 +101,6 @@ def header(headers: Headers, name: str, *types: str, rank: int = 2) -> Header:
 
 
 def check_shape(headers: Headers, name: str, shape: tuple[int, ...]) -> None:
-    """Raises: ModelError if the tensor has another shape."""
     if headers[name].shape != shape:
         raise ModelError(
             f"tensor {name!r} has shape {list(headers[name].shape)}, the others of its matrix imply {list(shape)}"
@@ -134,7 +122,7 @@ def columns_in_group(name: str, num_columns: int, num_groups: int, wanted: int |
 
 
 def group_parts(headers: Headers, name: str, num_columns: int) -> tuple[str, ...]:
-    """The tensor that says each column's group, if there is one. Raises: ModelError if it is not one number for each."""
+    """The tensor that says each column's group, if there is one. Raises: ModelError."""
     if name not in headers:
         return ()
     header(headers, name, "I32", "I64", rank=1)
@@ -143,10 +131,7 @@ def group_parts(headers: Headers, name: str, num_columns: int) -> tuple[str, ...
 
 
 def column_order(name: str, groups: Array, num_groups: int) -> Array | None:
-    """The columns in the order of their groups; None if they lie so. Shapes: groups i32 [in], the group of each.
-
-    Raises: ModelError if groups are not of one size.
-    """
+    """The columns in the order of their groups, None if they are. `groups`: i32 [in]. Raises: ModelError if sizes differ."""
     size = len(groups) // num_groups
     order = np.argsort(groups, kind="stable")
     if not np.array_equal(groups[order], np.repeat(np.arange(num_groups), size)):

@@ -1,9 +1,7 @@
 """Matrices of 4-bit floats in groups of 32 columns with a power of two each, as gpt-oss stores its experts.
 
-Does: hand them out, a part at a time, in one of three forms: integers of 8 bits in the same groups, of which a graph keeps
-every value; rows of four bits for our kernels; numbers. Does not: read files.
-Used by `quantised` and by the source of GGUF models; rows are computed on the storage's threads.
-Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
+Three forms: integers of 8 bits in the same groups, without loss; rows of four bits for our kernels; numbers. Rows are
+computed on the storage's threads. Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
 """
 
 from __future__ import annotations
@@ -31,13 +29,9 @@ _LARGEST_SCALE = 252  # above it 6 times the power of two overflows f32, and 255
 
 
 class Mxfp4Matrix(LazyRows):
-    """A matrix [out, in]; `np.asarray` of it or of a part has the values, f32.
-
-    Shapes: blocks u8 [out, groups, 16], two values a byte; scales u8 [out, groups].
-    """
+    """A matrix [out, in]. Shapes: blocks u8 [out, groups, 16], two values a byte; scales u8 [out, groups]."""
 
     def __init__(self, blocks: Array, scales: Array) -> None:
-        """Raises: ModelError if a scale is none."""
         if scales.size and scales.max() > _LARGEST_SCALE:
             raise ModelError(f"an MXFP4 scale is {scales.max()}, allowed: 0 to {_LARGEST_SCALE}")
         self._blocks, self._scales = blocks, scales
@@ -89,10 +83,7 @@ class TwiceMxfp4(LazyRows):
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
-    """gpt-oss's layout: stacks of matrices, by names that other checkpoints have for stacks [n, in, out].
-
-    `keeps`: they stay in their groups, as integers that take `bits` each in a graph; else they are numbers.
-    """
+    """gpt-oss's layout: stacks of matrices [n, in, out]. `keeps`: as groups of integers of `bits`; else they are numbers."""
 
     keeps: bool
     bits: int = 8

@@ -1,8 +1,4 @@
-"""Finds out how the weights of a model are stored, and opens them.
-
-Does: find out from the headers of a model's files what they hold. Does not: read weights. Called by the loader and by
-estimates of memory, once per start, on any thread.
-"""
+"""Opens the weights of a model, in either kind of file. Called once per start, on any thread."""
 
 from __future__ import annotations
 
@@ -16,14 +12,13 @@ if TYPE_CHECKING:
     from dragoman.models.sources.gguf.weights import GgufWeights
 
 StoredWeights: TypeAlias = "SafetensorsWeights | GgufWeights"
-"""The weights of a model as they lie in files, told from headers alone."""
+"""The weights of a model, told from headers alone."""
 
 
 def stored_weights(model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> StoredWeights:
-    """The weights of the model at that path. `keeps_mxfp4`: matrices of MXFP4 are packed, in groups; else they are numbers.
+    """The weights of the model at that path. `keeps_mxfp4`: matrices of MXFP4 stay packed; else they are numbers.
 
-    `keeps_rows`: kernels of our own read them: quantised matrices of GGUF files are their rows, and MXFP4 takes four bits.
-    Raises: ModelError if there are none, or none that can be read.
+    `keeps_rows`: our kernels read quantised rows of GGUF files, and MXFP4 in four bits. Raises: ModelError.
     """
     if is_gguf(model):
         from dragoman.models.sources.gguf.weights import GgufWeights

@@ -1,7 +1,4 @@
-"""Finds the layout of a quantised checkpoint.
-
-Does: read quantization_config, refuse unknown settings. Does not: know how a layout keeps integers (each has a module), or
-read tensors. Called when a model is loaded or its memory is estimated, on any thread.
+"""Finds the layout of a quantised checkpoint, and refuses unknown settings. Called on any thread.
 
 Families ask for matrices by their names in checkpoints that are not quantised, and do not know layouts.
 """
@@ -20,9 +17,9 @@ from dragoman.models.sources.gptq import Gptq
 from dragoman.models.sources.mxfp4 import Mxfp4
 
 Layout: TypeAlias = Awq | CompressedTensors | Fp8 | Gptq | Mxfp4
-"""One way of keeping quantised matrices. `label`: its name for people. `unread`: patterns of tensors not needed.
+"""One way of keeping quantised matrices. `label`: its name for people. `unread`: patterns of needless tensors.
 
-`find`: the matrices that it has packed, by the names that families ask for.
+`find`: the packed matrices, by the names that families ask for.
 """
 
 OF_FAMILIES = ("mxfp4",)
@@ -37,7 +34,7 @@ _LAYOUTS: dict[str, Any] = {
     "sparseml": CompressedTensors,  # its name when it was made
 }
 QUANTISATION_KEYS = ("quantization_config", "compression_config")
-"""Where config.json, or its part about text, describes it."""
+"""The keys of config.json, or of its part about text, that describe it."""
 
 _AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")
 
@@ -53,9 +50,9 @@ _OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_FAMILIES) -> Layout | None:
-    """The layout of quantised matrices by config.json; None = they are not quantised.
+    """The layout of quantised matrices by config.json, None = there are none. Raises: ModelError.
 
-    `of_family`: which of `OF_FAMILIES` its family has. Raises: ModelError naming the method or a key that is not followed.
+    `of_family`: which of `OF_FAMILIES` its family has.
     """
     described = _described(raw_config)
     return None if described is None else _layout(described, of_family)
@@ -81,7 +78,6 @@ def find_layout(
 
 
 def _described(raw_config: Mapping[str, Any]) -> Config | None:
-    """The quantisation's description in config.json or in its part about text."""
     places = [Config(raw_config)]
     for name in ("text_config", "llm_config"):
         if isinstance(text := raw_config.get(name), dict):
@@ -112,14 +108,12 @@ def _layout(described: Config, of_family: tuple[str, ...], mxfp4: Mxfp4 | None =
 
 
 def _unnamed(described: Config) -> str:
-    """The method of a quantization_config that does not name it."""
     if "config_groups" in described:
         return "compressed-tensors"
     return "bitsandbytes" if "load_in_4bit" in described or "load_in_8bit" in described else "unknown"
 
 
 def _auto_round(described: Config) -> str:
-    """The method in whose layout AutoRound has written its checkpoint."""
     kind = described.value("packing_format", described.value("backend", "auto_round:auto_gptq"))
     if "awq" in str(kind):
         return "awq"

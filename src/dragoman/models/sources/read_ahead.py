@@ -1,8 +1,4 @@
-"""Lets the kernel read files from the disk before they are needed, while the processor does something else.
-
-Does: advise. Does not: read itself, keep anything, or fail: without it, reading only takes longer.
-Called by the loader at a start, on any thread.
-"""
+"""Lets the kernel read files from the disk before they are needed. Only advises; without it, reading takes longer."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ _PIECE_BYTES = 1 << 20  # advice on more at a time is cut short by the kernel (i
 
 
 def read_ahead(paths: Sequence[Path]) -> None:
-    """Begin to bring the files into the page cache, and return at once; nothing happens where they would crowd it."""
+    """Begin to bring the files into the page cache, and return at once; does nothing where they would crowd it."""
     if not hasattr(os, "posix_fadvise"):
         return
     try:
@@ -48,7 +44,7 @@ def _advise_file(path: Path) -> None:
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:
-    """True if that byte can be read without the disk. Advice on pages that are there takes the kernel as long as copying."""
+    """False also if the system does not tell. Advice on cached pages takes the kernel as long as copying."""
     try:
         return os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except (OSError, AttributeError):  # not now, or never: not every file system tells, nor every system

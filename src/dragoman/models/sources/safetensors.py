@@ -1,7 +1,5 @@
-"""Reads the tensors of a safetensors checkpoint, one file or shards, without copying them.
+"""Reads the tensors of a safetensors checkpoint, one file or shards, as views without copying them.
 
-Does: find the files, map them, hand out numpy views by name. Does not: convert, or know how matrices are quantised
-(`quantised` does).
 Called by the loader and through `weights`, once per start. bfloat16 appears as ml_dtypes.bfloat16.
 """
 
@@ -50,10 +48,7 @@ _OTHER_DTYPES = {
 
 
 class Checkpoint:
-    """The tensors of one model directory by the names that families ask for, mapped into memory. A context manager.
-
-    `layout`: that of matrices which lie in several tensors; None = there are none.
-    """
+    """The tensors of a directory, mapped into memory. A context manager. `layout`: of matrices in several tensors."""
 
     def __init__(self, model_dir: Path, layout: Layout | None = None) -> None:
         self._model_dir, self._layout = model_dir, layout
@@ -88,14 +83,11 @@ class Checkpoint:
                 yield name
 
     def stored(self, name: str) -> Array:
-        """The tensor in its own type and shape, a view of its file. Raises: ModelError if nothing here is of that type."""
+        """The tensor in its own type and shape, a view of its file. Raises: ModelError for an unknown type."""
         return self._tensors[name].numbers(f"tensor {name!r}", {**_DTYPES, **_OTHER_DTYPES})
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """The tensor `name`, a view of its file if it is not quantised; changes go to a copy.
-
-        Raises: ModelError if it is missing, its shape is not `shape`, or a weight may not have its element type.
-        """
+        """A view of the file, or a matrix; changes go to a copy. Raises: ModelError if name, shape or type is wrong."""
         found = self._quantised.get(name) or self._tensors.get(name)
         if found is None:
             raise ModelError(f"{self._model_dir}: the checkpoint has no tensor {name!r}")
@@ -105,7 +97,7 @@ class Checkpoint:
         return found.read(self) if isinstance(found, Quantised) else found.numbers(f"tensor {name!r}")
 
     def _is_empty(self, name: str) -> bool:
-        """True if the tensor is not needed: the layout says so, or it is a bias of zeros, which quantisers often add."""
+        """True if the layout does not need the tensor, or it is a bias of zeros, which quantisers often add."""
         if self._layout is None:
             return False
         stem = name.removesuffix(".bias")
@@ -116,12 +108,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Mapped(Header):
-    """A tensor in a mapped file. `data`: its bytes, u8 [size]."""
-
     data: Array
 
     def numbers(self, named: str, types: Mapping[str, Any] = _DTYPES) -> Array:
-        """Its view. Raises: ModelError, in which it is `named`, if its type is none of these."""
         if self.type_name not in types:
             raise ModelError(f"{named} has elements of type {self.type_name}, allowed: {', '.join(types)}")
         tensor: Array = self.data.view(types[self.type_name]).reshape(self.shape)
@@ -129,7 +118,7 @@ class _Mapped(Header):
 
 
 def _map_tensors(path: Path) -> dict[str, _Mapped]:
-    """The file's tensors by name, not copied: the library's own reading would copy every tensor on one core."""
+    """The file's tensors, not copied: the library's own reading would copy every tensor on one core."""
     header, begin = _read_header(path)
     try:
         # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
@@ -143,7 +132,6 @@ def _map_tensors(path: Path) -> dict[str, _Mapped]:
 
 
 def file_tensors(path: Path) -> dict[str, Array]:
-    """All tensors of one file, views of it. Raises: ModelError if it cannot be read, or holds what no weight may be."""
     return {name: mapped.numbers(f"{path}: tensor {name!r}") for name, mapped in _map_tensors(path).items()}
 
 
@@ -156,7 +144,6 @@ class SafetensorsWeights:
     recompressed: tuple[str, ...] = ()
 
     def __init__(self, model_dir: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
-        """Raises: ModelError if there are none, or they are quantised in a way that is not followed."""
         self._model_dir = model_dir
         self._layout, described = find_layout(model_dir, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)
         self._weight_files = tuple(weight_files(model_dir))
@@ -164,16 +151,14 @@ class SafetensorsWeights:
 
     @property
     def quantised(self) -> str | None:
-        """The method by which they are quantised, in words; None = they are not."""
+        """The method by which they are quantised, in words."""
         return None if self._layout is None else self._layout.label
 
     @property
     def smallest_group(self) -> int | None:
-        """The fewest columns that share a scale in any of the packed matrices; None = there are none."""
         return min((matrix.group_size for matrix in self._matrices.values() if matrix.group_size), default=None)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, quantised matrices as such. Raises: ModelError."""
         parts = {part for matrix in self._matrices.values() for part in matrix.parts}
         shapes = {name: header.shape for name, header in self._headers.items() if name not in parts}
         return shapes | {name: matrix.shape for name, matrix in self._matrices.items()}
@@ -183,7 +168,6 @@ class SafetensorsWeights:
         return {name: matrix.packed_bytes for name, matrix in self._matrices.items() if matrix.group_size}
 
     def open(self) -> Checkpoint:
-        """The tensors. Raises, when it is entered: ModelError."""
         return Checkpoint(self._model_dir, self._layout)
 
     @cached_property
@@ -199,10 +183,7 @@ class SafetensorsWeights:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header of a file, and the offset of the tensors' bytes; the library checks that it is true.
-
-    Source: huggingface.co/docs/safetensors, "Format".
-    """
+    """The header of a file, checked by the library, and the offset of the bytes. Source: huggingface.co/docs/safetensors."""
     try:
         size = _header_bytes(path)
         with CATCH_PANICS, safe_open(path, framework="np"):
@@ -217,7 +198,6 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _header_bytes(path: Path) -> int:
-    """The length of a file's header in bytes. Raises: ValueError if it is longer than that of any model."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     most = max(_LARGE_HEADER, path.stat().st_size // _HEADER_SHARE)
@@ -233,7 +213,6 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 
 def _is_lfs_pointer(path: Path) -> bool:
-    """True for what git leaves in the place of a large file that it did not bring."""
     try:
         with path.open("rb") as file:
             return file.read(len(_LFS_BEGINNING)) == _LFS_BEGINNING
@@ -242,10 +221,7 @@ def _is_lfs_pointer(path: Path) -> bool:
 
 
 def weight_files(model_dir: Path) -> list[Path]:
-    """The safetensors files of a model directory: model.safetensors, or the index's shards, or all there are.
-
-    Raises: ModelError if there are none, or the index is invalid or names a file that is missing or lies elsewhere.
-    """
+    """model.safetensors, or the index's shards, or all files. Raises: ModelError, also for names of other directories."""
     single, index = model_dir / _SINGLE_FILE, model_dir / f"{_SINGLE_FILE}.index.json"
     if single.is_file():
         return [single]
@@ -262,7 +238,6 @@ def weight_files(model_dir: Path) -> list[Path]:
 
 
 def _instead(model_dir: Path) -> str:
-    """A hint on what a directory without safetensors has instead, and what to do."""
     pickle = next((path.name for path in sorted(model_dir.glob("*")) if is_pickle(path.name)), None)
     if pickle is None:
         return "; bring them from where the model came from (`dragoman pull ORG/NAME` does, for a model of the hub)"
@@ -274,7 +249,6 @@ def _instead(model_dir: Path) -> str:
 
 
 def _shard_names(index: Path) -> list[str]:
-    """The files that an index names, sorted."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} weight_map is {shown(weight_map)}, allowed: an object of tensors and their files")

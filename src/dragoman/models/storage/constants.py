@@ -1,7 +1,6 @@
 """Puts weights into a graph, compressed, in the patterns that the CPU plugin keeps compressed.
 
-Does: make the constants, and have them filled on all cores. Does not: decide how weights are stored (the profile does), or
-read checkpoints. Called by the blocks while a graph is built; what it returns holds its values once the parts are done.
+Called by the blocks while a graph is built; results hold their values once the storage's parts are done.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ StoredType = Literal[WeightType, "int8_symmetric"]
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """The format in which a graph stores weights, and its effect on products with them.
+    """The format in which a graph stores weights. `keeps_half`: floats of two bytes do not become f32 when compiled.
 
-    `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them f32. `careful_type`: of
-    matrices whose error counts more than that of others; None = as the others. `keeps_mxfp4`: those of MXFP4 come
-    packed (`sources.opening`).
-    `is_ours`: our kernels multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF files.
+    `careful_type`: of matrices whose error counts most; None = as the others. `keeps_mxfp4`: those of MXFP4 come
+    packed. `is_ours`: our kernels multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF
+    files.
     """
 
     stored_type: StoredType
@@ -48,12 +46,10 @@ class WeightFormat:
 
     @property
     def careful(self) -> WeightFormat:
-        """The format of matrices whose error counts more."""
         return self if self.careful_type is None else replace(self, stored_type=self.careful_type)
 
     @property
     def fuses_attention(self) -> bool:
-        """One matmul for queries, keys and values: for steps of a few rows, which are bound by calls and narrow matrices."""
         return self.stored_type in ("int4", "int8", "int8_symmetric")
 
     @property
@@ -63,27 +59,21 @@ class WeightFormat:
 
 
 class GraphWatcher(Protocol):
-    """Learns what becomes of the tensors in a graph: for those who change weights by what goes into them.
-
-    `tensors`: the `Weights` of the matrix or the norm, and what is its bias.
-    """
+    """Learns what becomes of the tensors in a graph, to change weights by it. `tensors`: the `Weights`."""
 
     def product(self, tensors: Any, x: Node, result: Node, *, bias: bool) -> None:
         """`result` is the product of x with a matrix, before a bias is added if there is none, else behind it."""
         ...
 
-    def norm(self, tensors: Any, result: Node, *, offset: float, bias: bool) -> None:
-        """`result` is the output of a norm whose factors are `offset` + weight."""
-        ...
+    def norm(self, tensors: Any, result: Node, *, offset: float, bias: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class WeightStorage:
     """A format, and the parts that compress into it: a graph's weights are complete when `parts` has finished.
 
-    `memory`: in which packed weights lie.
-    `watcher`: gets the graph's norms and products while it is built, None = there is none. `shared`: what `packing` has
-    put into the graph and others may ask for again, by name and layout: a table whose rows are embeddings, and the head.
+    `memory`: of packed weights. `watcher`: gets the graph's norms and products. `shared`: what `packing` may be asked
+    for again, by name and layout: a table whose rows are embeddings, and the head.
     """
 
     format: WeightFormat
@@ -104,7 +94,7 @@ def constant(values: Array) -> Node:
 
 
 def as_f32(node: Node) -> Node:
-    """The node's values as f32 in the graph (the plugin folds the conversion into the consumer)."""
+    """The values as f32 in the graph (the plugin folds the conversion into the consumer)."""
     return node if node.get_element_type() == ov.Type.f32 else ops.convert(node, ov.Type.f32).output(0)
 
 
@@ -129,11 +119,7 @@ def _compressed(weight: StoredTensor, storage: WeightStorage) -> Node:
 
 
 def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
-    """A table [vocab, hidden] as an f32 node.
-
-    Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
-    start where the processor has no bf16, and twice as large.
-    """
+    """A table [vocab, hidden] as f32 over f16, exact for usual bfloat16; the plugin would widen bf16 at every start."""
     if storage.format.stored_type == "f32":
         return _uncompressed(table, storage)
     stored = _Filled(ov.Type.f16, table.shape)
@@ -149,10 +135,7 @@ def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
 
 
 class _Filled:
-    """A constant of the graph whose memory is filled later, so that nothing is copied into it.
-
-    `rows`: its values; of int4 two in a byte, in one row where rows share bytes.
-    """
+    """A constant of the graph whose memory is filled later. `rows`: its values; of int4 two in a byte."""
 
     def __init__(self, element_type: ov.Type, shape: tuple[int, ...]) -> None:
         tensor = ov.Tensor(element_type, ov.Shape(shape))
@@ -165,7 +148,7 @@ class _Filled:
 
 
 def _packed(weight: PackedMatrix, parts: RowParts) -> Node:
-    """A matrix in groups of its own; nothing is lost but what scales lose as f16."""
+    """A matrix in groups of its own; only scales lose something, as f16."""
     (num_rows, columns), num_groups, size = weight.shape, weight.num_groups, weight.group_size
     # A single group is stored as our int8 format has it, per channel.
     grouped = (num_rows, num_groups, size) if num_groups > 1 else weight.shape
@@ -200,14 +183,12 @@ def half_scales(weight: PackedMatrix) -> Array:
 
 
 def _integer_type(dtype: np.dtype[Any], is_half: bool) -> ov.Type:
-    """Of constants that hold integers of that type, in half a byte each or a whole one."""
     if dtype == np.int8:
         return ov.Type.i4 if is_half else ov.Type.i8
     return ov.Type.u4 if is_half else ov.Type.u8
 
 
 def _integers(values: Array, bits: int) -> Node:
-    """Integers, u8 or i8 [...], as a constant with two in a byte if all are of four bits."""
     if bits == 8 or values.size % 2 or values.min() < (-8 if values.dtype == np.int8 else 0) or values.max() > 15:
         return constant(np.ascontiguousarray(values))
     tensor = ov.Tensor(_integer_type(values.dtype, is_half=True), ov.Shape(values.shape))
@@ -291,8 +272,6 @@ def _int4(weight: StoredTensor, parts: RowParts) -> Node:
 
 
 def _submit(weight: StoredTensor, parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
-    """Have `fill` called with parts of the matrix' rows and where these lie."""
-
     def fill_part(part: slice) -> None:
         rows = np.ascontiguousarray(weight[part])
         try:

@@ -1,10 +1,8 @@
-"""Compresses weight matrices to few bits in groups of columns: searches the scale and the zero point that lose least.
+"""Compresses weight matrices to few bits in groups of columns: searches the scale and zero point that lose least.
 
-Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
-Called by models.storage.constants on its threads, and by `dragoman.tools.compress`.
-
-A scale smaller than the range of a group asks for cuts off one or two values and has finer steps for all others. So several
-are tried. For the integers of each trial, a least-squares fit gives the best scale, and two sums the error that remains.
+Pure numpy. Called by models.storage.constants on its threads, and by `dragoman.tools.compress`. A smaller scale than
+the range asks for cuts off one or two values and has finer steps for all others, so several are tried. For each trial a
+least-squares fit gives the best scale, and two sums the error that remains.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ class Grouped(NamedTuple):
     scales: Array
 
     def unpacked(self) -> Array:
-        """The matrix that it stands for, f32 [out, in]."""
         shifted = self.values.astype(np.float32) - self.zero_points
         restored: Array = (shifted * self.scales.astype(np.float32)).reshape(len(self.values), -1)
         return restored
@@ -54,9 +51,8 @@ def quantize_groups(
 ) -> Grouped:
     """The matrix in groups of input columns, at the least square error that is found; integers below 2 ** `bits`.
 
-    `importance`: how much the error of each column counts, None = all alike. `scale_type`: of the scales, f16 or bfloat16.
+    `importance`: f32 [in], of each column's error, None = all alike. `scale_type`: f16 or bfloat16.
     `parts`: of a group's range that the integers span, which are tried.
-    Shapes: weight [out, in], importance f32 [in].
     Raises: ValueError if `in` is not a multiple of the group size, or a number is not finite or too large.
     """
     rows, columns = weight.shape
@@ -86,7 +82,7 @@ def quantize_groups(
 def _best(
     grouped: Array, trials: Sequence[tuple[Array, Array]], bits: int, counts: Array | None, buffer: Array
 ) -> tuple[Array, Array]:
-    """Scale and zero point of each group, f32 [rows, groups, 1]. `trials`: those to be tried; `buffer`: to compute in."""
+    """Scale and zero point of each group, f32 [rows, groups, 1]. `buffer`: to compute in."""
     best = np.full((*grouped.shape[:2], 1), SMALLEST_SCALE, np.float32)
     zeros, gains = np.zeros_like(best), np.zeros_like(best)
     weighed = grouped if counts is None else grouped * counts
@@ -104,7 +100,6 @@ def _best(
 
 
 def _trials(low: Array, high: Array, highest: int, parts: Sequence[float]) -> Iterator[tuple[Array, Array]]:
-    """Scales and zero points to be tried for groups of that range, f32 [rows, groups, 1]."""
     for part in parts:
         scales = np.maximum((high - low) * np.float32(part / highest), SMALLEST_SCALE)
         yield scales, np.clip(np.rint((highest - (high + low) / scales) * 0.5), 0, highest)
@@ -115,7 +110,6 @@ def _trials(low: Array, high: Array, highest: int, parts: Sequence[float]) -> It
 
 
 def _integers(grouped: Array, scales: Array, zero_points: Array, bits: int, out: Array) -> Array:
-    """The nearest integers, less the zero points."""
     np.multiply(grouped, 1.0 / scales, out=out)
     np.rint(out, out=out)
     np.maximum(out, -zero_points, out=out)
@@ -131,10 +125,7 @@ def pack_int4(values: Array) -> Array:
 
 
 def put_int4(packed: Array, begin: int, values: Array) -> None:
-    """Write values of four bits from the `begin`-th on among those of `packed`, two in a byte; all others stay.
-
-    Shapes: packed u8 [bytes], values u8 [...].
-    """
+    """Write values of four bits from the `begin`-th on among those of `packed` u8 [bytes], two in a byte."""
     first, last = begin // 2, -(-(begin + values.size) // 2)
     halves = np.stack([packed[first:last] & 0x0F, packed[first:last] >> 4], axis=1).reshape(-1)
     halves[begin - 2 * first :][: values.size] = values.reshape(-1)

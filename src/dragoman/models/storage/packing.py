@@ -1,7 +1,6 @@
-"""Puts weight matrices into a graph as kernels of our own read them: packed, each in its own size.
+"""Puts weight matrices into a graph as our kernels read them: packed, each in its own size, written on all cores.
 
-Does: choose a layout for what is stored, have it written on all cores. Does not: compute products (`kernels.graph` makes
-nodes for them). Called by the blocks while a graph is built; what it returns holds its values once the parts are done.
+Called by the blocks while a graph is built; results hold their values once the storage's parts are done.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _AS_STORED_SIZE = 1 << 23  # values: one call packs them, for some milliseconds,
 
 
 class _Source(NamedTuple):
-    """The source of a packed matrix. `read`: some of its rows. `write`: puts them in their place in packed bytes."""
+    """A packed matrix to be. `read`: some of its rows. `write`: puts them in their place in packed bytes."""
 
     layout: Layout
     read: Callable[[slice], Any]
@@ -76,18 +75,16 @@ def packed_stack(
 
 
 def common_order(matrices: Sequence[StoredTensor]) -> Array | None:
-    """The order in which `packed` has the columns of all of them; None if these are in order, or in unequal ones."""
     order = packed_order(matrices[0])
     return order if all(is_order(packed_order(matrix), order) for matrix in matrices) else None
 
 
 def is_order(found: Array | None, order: Array | None) -> bool:
-    """True if both are the same order of columns."""
     return found is order or (found is not None and order is not None and np.array_equal(found, order))
 
 
 class _Numbers:
-    """A matrix as numbers, whatever it is stored as, with its columns in an order."""
+    """A matrix as numbers, with its columns in an order."""
 
     def __init__(self, matrix: StoredTensor, order: Array | None) -> None:
         self._matrix, self._order = matrix, order
@@ -124,12 +121,10 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
 
 
 def keeps_type(type_name: str, stored: WeightFormat) -> bool:
-    """True if matrices of that type of GGUF files keep their values."""
     return stored.keeps_file_types and type_name in GGUF_FORMATS
 
 
 def keeps_groups(matrix: PackedMatrix) -> bool:
-    """True if the kernels multiply groups of that size."""
     return matrix.num_groups == 1 or matrix.group_size % CHUNK == 0
 
 
@@ -147,10 +142,7 @@ def _format_of(matrix: PackedMatrix) -> str:
 
 
 def _filled(sources: Sequence[_Source], storage: WeightStorage) -> PlacedMatrix:
-    """Matrices of one layout behind each other, unless an earlier start has written them.
-
-    The storage's threads write, a part of a matrix' outputs at a time.
-    """
+    """Matrices of one layout behind each other; the storage's threads write, unless an earlier start has written."""
     layout = sources[0].layout
     memory = storage.memory.take(len(sources) * library().packed_bytes(layout))
     placed = PlacedMatrix(memory, layout)

@@ -1,7 +1,4 @@
-"""Gives pages of memory back to the system, where that has such calls.
-
-Does: advise. Does not: free pages that are still needed (callers say what is not read any more). Called on any thread.
-"""
+"""Gives pages of memory back to the system, where that has such calls. Called on any thread."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ _PIECE_BYTES = 32 << 20  # threads that map or free memory meanwhile wait for a 
 
 
 def is_mapped(values: Array) -> bool:
-    """True if the array is part of a file in memory, whose pages can be forgotten and come again."""
     base: Any = values
     while isinstance(base, np.ndarray):
         base = base.base
@@ -29,11 +25,7 @@ def is_mapped(values: Array) -> bool:
 
 
 def forget_pages(values: Array) -> None:
-    """Give the pages of a large array that nobody will read again back to the system; does nothing where that is not known.
-
-    Freeing it then takes no time. Without this, freeing holds the interpreter, and with it the steps and streams of all
-    other models, for 80 milliseconds per GiB.
-    """
+    """Give back the pages of an array that is not read again: freeing them would hold the interpreter 80 ms per GiB."""
     advise = c_function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     if advise is None or _DONT_NEED is None:
         return

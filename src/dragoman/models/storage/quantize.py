@@ -1,8 +1,4 @@
-"""Compresses weight matrices to 8 bits per output channel.
-
-Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
-Called by models.storage.constants, on its threads.
-"""
+"""Compresses weight matrices to 8 bits per output channel, in pure numpy, on the threads of models.storage.constants."""
 
 from __future__ import annotations
 
@@ -20,7 +16,8 @@ _INFINITE_F16 = 0x7C00  # its bits; larger ones are NaN
 def quantize_int8(weight: Array, out: Array) -> tuple[Array, Array]:
     """Asymmetric 8-bit compression per output channel: `weight ≈ (out - zero_points) * scales`; the range holds zero.
 
-    Returns zero points and scales. Shapes: weight [out, in], `out` u8 of the same; zero_points u8 and scales f16 [out, 1].
+    Returns zero points and scales. Shapes: weight [out, in], `out` u8 of the same; zero_points u8 and scales f16 [out,
+    1].
     Raises: ValueError if a number is not finite or too large; as do the others.
     """
     low, high = range_with_zero(weight)
@@ -36,10 +33,7 @@ def quantize_int8(weight: Array, out: Array) -> tuple[Array, Array]:
 
 
 def quantize_int8_symmetric(weight: Array, out: Array) -> Array:
-    """Symmetric 8-bit compression per output channel: `weight ≈ out * scales`. Returns the scales.
-
-    Shapes: weight [out, in], `out` i8 of the same; scales f16 [out, 1].
-    """
+    """The scales f16 [out, 1] of `weight ≈ out * scales`. Shapes: weight [out, in], `out` i8 of the same."""
     low, high = range_with_zero(weight)
     scales = f16_scales(np.maximum(np.maximum(high, -low) / 127.0, SMALLEST_SCALE))
     values = _scaled(weight, 1.0 / scales.astype(np.float32))
@@ -48,12 +42,10 @@ def quantize_int8_symmetric(weight: Array, out: Array) -> Array:
 
 
 def fits_f16(half: Array) -> bool:
-    """True if every value of an array of f16 is finite."""
     return bool((half.view(np.uint16) & 0x7FFF).max() < _INFINITE_F16)
 
 
 def f16_scales(scales: Array) -> Array:
-    """The scales as they are stored. Raises: ValueError if one is not finite or too large."""
     with np.errstate(over="ignore"):  # looked for
         stored = scales.astype(np.float16)
     if not np.isfinite(stored).all():
@@ -62,10 +54,7 @@ def f16_scales(scales: Array) -> Array:
 
 
 def range_with_zero(weight: Array) -> tuple[Array, Array]:
-    """The least and the greatest of each row's values and zero. Shapes: weight [out, in] -> two of f32 [out, 1].
-
-    Numbers of one sign are ordered as their bits are, and numpy compares integers of 2 bytes far faster than bfloat16.
-    """
+    """The least and the greatest of each row's values and zero, two of f32 [out, 1], by their bits: faster for bfloat16."""
     size = weight.itemsize
     bits = weight.view(f"u{size}").max(
         axis=1, keepdims=True
@@ -81,7 +70,7 @@ def _scaled(weight: Array, factors: Array) -> Array:
 
 
 def copy_as_f32(weight: Array, out: Array) -> None:
-    """Write the values into an array of f32; of bfloat16 these are the upper half of the bits, which is faster moved."""
+    """Write the values into an array of f32; bfloat16 is the upper half of the bits, which moves faster."""
     if weight.dtype == ml_dtypes.bfloat16:
         np.left_shift(weight.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
     else:
@@ -89,7 +78,6 @@ def copy_as_f32(weight: Array, out: Array) -> None:
 
 
 def _as_f32(weight: Array) -> Array:
-    """The values as f32, itself if they are."""
     if weight.dtype == np.float32:
         return weight
     values = np.empty(weight.shape, np.float32)

@@ -1,10 +1,7 @@
-"""Spreads work on the rows of many matrices over all cores, beside the thread that asks for it.
+"""Spreads work on the rows of many matrices over all cores. Used while a graph is built, on the thread that builds it.
 
-Does: cut matrices into parts of rows, run them on threads of its own, wait for them. Does not: know what is done with them.
-Called by models.storage.constants while a graph is built, on the thread that builds it.
-
-numpy lets go of the interpreter's lock while it computes, so threads do. Parts of all matrices share one queue: nobody waits
-at the end of each matrix, which would cost a third of the time.
+numpy lets go of the interpreter's lock while it computes, so threads do. Parts of all matrices share one queue:
+waiting at the end of each matrix would cost a third of the time.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _MOST_WAITING = 128  # parts, of joined or turned matrices copies: 128 MB of bfl
 class RowParts:
     """A queue of parts, and the threads that empty it. A context manager; leaving it drops what has not begun.
 
-    `progress`, if there is one, is told how many values are done, on the thread that submits.
+    `progress` gets the number of values that are done, on the thread that submits.
     """
 
     def __init__(self, num_workers: int | None = None, progress: Callable[[int], None] | None = None) -> None:
@@ -47,11 +44,10 @@ class RowParts:
         self._pool.shutdown(cancel_futures=True)
 
     def submit(self, shape: tuple[int, ...], work: Work[None], unit: int = 1, part_size: int = PART_SIZE) -> None:
-        """Have `work` called with every part of the rows of a tensor of this shape, at some time before `finish` returns.
+        """Have `work` called with every part of the rows of a tensor of this shape, before `finish` returns.
 
-        Parts begin at multiples of `unit`, and have about `part_size` values.
-
-        Waits while many parts wait, since matrices that were made for their work live as long. Raises: what a work did.
+        Parts begin at multiples of `unit`, and have about `part_size` values. Waits while many parts wait, since
+        their matrices live as long. Raises: what a work did.
         """
         if len(self._pending) > _MOST_WAITING:
             self._pending[-_MOST_WAITING].result()
@@ -65,7 +61,7 @@ class RowParts:
         return list(self._pool.map(work, self._cut(shape)))
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Wait for what was submitted; `progress` is told how many parts of how many are done. Raises: what a work did."""
+        """Wait for what was submitted; `progress` gets the numbers of parts done, and of all. Raises: what a work did."""
         for done, future in enumerate(self._pending, 1):
             future.result()
             if progress is not None:
@@ -83,7 +79,6 @@ class RowParts:
             self._progress(self._num_done)
 
     def _cut(self, shape: tuple[int, ...], unit: int = 1, part_size: int = PART_SIZE) -> list[slice]:
-        """Nearly equal parts, as many for each worker."""
         rows, columns = shape[0], max(prod(shape[1:]), 1)
         size = rows * columns
         num_parts = 1

@@ -1,8 +1,4 @@
-"""The memory in which packed weights lie.
-
-Does: hand it out in the order in which a graph asks for it. Does not: know what lies there, or keep it for later starts
-(`runtime.kept_weights` does). Called while a graph is built, on the thread that builds it.
-"""
+"""The memory of packed weights, handed out in the order in which a graph asks for it."""
 
 from __future__ import annotations
 
@@ -14,10 +10,10 @@ _LINE = 64  # bytes of a cache line, at which kernels read
 
 
 class WeightMemory:
-    """Memory of this process alone. As long as this lives, nodes can be made that ask for what was taken."""
+    """Memory of this process alone. It must live as long as nodes for what was taken are made."""
 
     is_filled = False
-    """Whether an earlier start has written what is handed out."""
+    """True if an earlier start has written what is handed out."""
 
     def __init__(self) -> None:
         self._slab: Memory | None = None

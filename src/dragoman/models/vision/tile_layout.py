@@ -28,7 +28,8 @@ class Grid(NamedTuple):
 class TileLayout:
     """The tiles of a picture, and the order of their embeddings. `grids`: sizes in pixels that it may be fitted into.
 
-    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: their embeddings are the limit, 0 = there is none.
+    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: their embeddings are the limit, 0 = there is
+    none.
     """
 
     grids: tuple[tuple[int, int], ...]

@@ -1,7 +1,6 @@
 """The families of networks over whole texts, and which of them a config.json means.
 
-Does: choose. Does not: read weights. A new family is a file here and a line in `architectures.ENCODERS`; decoders are those
-of `models.families`.
+A new family is a file here and a line in `architectures.ENCODERS`; decoders are those of `models.families`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TASKS, _WITH_TASKS = "lora_adaptations", "turned_bert.JinaTasks"
 _EURO = "EuroBert"
 MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"
 _BODIES = {"Gemma3Text": "Gemma3", _EURO: "Llama"}
-"""Decoders whose bodies alone have another name; EuroBERT is one of Llama's layers, read in both directions."""
+"""Decoders whose bodies alone have another name; EuroBERT has Llama's layers, read in both directions."""
 COLBERT = "HF_ColBERT"
 """ColBERT's own name of BERT with a product behind it."""
 _EUROS = ("mask_token_id", "classifier_pooling", "clf_pooling", "pretraining_tp")
@@ -30,11 +29,10 @@ _OURS = (
     "is_causal", "classifier_from_token", "is_original_qwen3_reranker", "sentence_transformers", "num_labels",
     "sbert_ce_default_activation_function", "function_to_apply",
 )  # fmt: skip
-"""Keys of config.json that concern how a network is used; the recipe reads them."""
+"""Keys of config.json for the recipe."""
 
 
 def architecture_of(raw_config: Mapping[str, Any]) -> str:
-    """The first architecture of a config.json, "" if it names none."""
     names = raw_config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
@@ -54,7 +52,7 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
 
 
 def is_encoder(architecture: str) -> bool:
-    """True if the architecture is one of texts read in both directions, which generate nothing."""
+    """True for texts read in both directions, which generate nothing."""
     parts = parts_of(architecture)
     is_euro = architecture.startswith(_EURO)
     return parts is not None and (parts[0] in ENCODERS or is_euro) and parts[1] != GENERATOR

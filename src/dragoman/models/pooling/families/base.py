@@ -1,8 +1,4 @@
-"""The base of families of text networks, which read config.json and put layers together.
-
-Does: what all of them share, and the layer of BERT's kind, whose norms come behind. Does not: name any of them; `families`
-lists them.
-"""
+"""The base of families of text networks, and the layer of BERT's kind, whose norms come behind."""
 
 from __future__ import annotations
 
@@ -30,10 +26,7 @@ HIDDEN, SCORES, WORDS = "hidden", "scores", "words"
 
 
 class WordHead(NamedTuple):
-    """Names of what turns hidden states into logits of words: a product, a norm, the words' matrix and bias.
-
-    `table`: where the matrix lies if it is not stored besides, below the body.
-    """
+    """Names of the parts that turn hidden states into logits of words. `matrix`: if it is not stored, the table's."""
 
     dense: str
     norm: str
@@ -47,11 +40,9 @@ class WordHead(NamedTuple):
 
 
 class TextFamily(ABC):
-    """One network of a family, made from its config.json.
+    """One network of a family, made from its config.json. `prefixes`: of its tensors; the first with `table` counts.
 
-    `prefixes`: what the names of its tensors begin with, the first one whose `table` is there. `kept`: of which tokens the
-    last hidden states are wanted, set before `build`. `scores`: the graph gives what the checkpoint's scoring head gives, of
-    which there are `num_scores`, set before `build` too.
+    `kept`, `scores`, `num_scores`: set before `build`; the graph then gives what the checkpoint's scoring head gives.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ("",)
@@ -65,8 +56,7 @@ class TextFamily(ABC):
     scores_mean: bool = False  # the head reads the mean of a text's hidden states
 
     @abstractmethod
-    def __init__(self, config: Config, *, scores: bool) -> None:
-        """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
+    def __init__(self, config: Config, *, scores: bool) -> None: ...
 
     @abstractmethod
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
@@ -77,14 +67,11 @@ class TextFamily(ABC):
         raise NotImplementedError
 
     def word_head(self) -> WordHead:
-        """The head that makes logits of words. Raises: ModelError if the family has none."""
+        """Raises: ModelError if the family has none."""
         raise ModelError(f"{self.facts.architecture} is not supported for weights of words (pooling splade)")
 
     def build_words(self, weights: Weights, rule: SparseRule) -> Any:
-        """The graph of the head that tells words. Shapes: hidden f32 [R, hidden] -> words f32 [1, vocabulary].
-
-        The highest logit of all rows, or the sum of their weights, as the rule says.
-        """
+        """The graph of the head for words. Shapes: hidden f32 [R, hidden] -> words f32 [1, vocabulary]."""
         head, facts = self.word_head(), self.facts
         hidden = ops.parameter(ov.PartialShape([-1, facts.hidden_size]), ov.Type.f32, name=HIDDEN)
         dense = linear(hidden.output(0), weights.at(head.dense).careful(), facts.hidden_size, bias=head.has_bias)
@@ -109,8 +96,8 @@ class TextFamily(ABC):
     def build(self, weights: Weights) -> Any:
         """The graph; its inputs are those of `WholeTexts`, its output hidden f32 [R, hidden], or scores f32 [S, scores].
 
-        Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
-        other shapes, or are there and nobody knows what for.
+        Its weights are complete when the storage's parts have finished.
+        Raises: ModelError if tensors are missing, have other shapes, or are not read.
         """
         facts = self.facts
         texts = WholeTexts(
@@ -136,8 +123,6 @@ class TextFamily(ABC):
 
 
 class LayerNames(NamedTuple):
-    """Names of a layer's parts in a family of BERT's kind."""
-
     query: str = "attention.self.query"
     key: str = "attention.self.key"
     value: str = "attention.self.value"
@@ -149,7 +134,7 @@ class LayerNames(NamedTuple):
 
 
 class PostNormLayer(NamedTuple):
-    """The facts of a layer of BERT's kind: `inner_size` and `activation` of its MLP, `epsilon` of its norms."""
+    """The facts of a layer of BERT's kind. `epsilon`: of its norms."""
 
     names: LayerNames
     attention: AttentionFacts
@@ -159,10 +144,7 @@ class PostNormLayer(NamedTuple):
 
 
 def post_norm_layer(x: Node, weights: Weights, layer: PostNormLayer, texts: WholeTexts, *, is_last: bool) -> Node:
-    """A layer of BERT's kind: attention and MLP, each added and normed. Source: arXiv:1810.04805.
-
-    Shapes: x [T, hidden] -> the same; of the last layer only the rows that are kept.
-    """
+    """Shapes: x [T, hidden] -> the same; of the last layer the kept rows. Source: arXiv:1810.04805."""
     size, names, attention = width(x), layer.names, layer.attention
     parts = [weights.at(name) for name in (names.query, names.key, names.value)]
     q, k, v = linears(x, parts, [attention.query_width] * 3, bias=True, is_fused=True)

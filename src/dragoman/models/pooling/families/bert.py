@@ -1,6 +1,6 @@
 """BERT and its relatives with norms behind: RoBERTa and XLM-RoBERTa, DistilBERT, MPNet.
 
-Source: arXiv:1810.04805, arXiv:1907.11692, arXiv:1911.02116, arXiv:1910.01108, arXiv:2004.09297.
+Sources: arXiv:1810.04805, arXiv:1907.11692, arXiv:1911.02116, arXiv:1910.01108, arXiv:2004.09297.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class Bert(TextFamily):
         )
 
     def read_offset(self, config: Config) -> int:
-        """The position of a text's first token."""
         return 0
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
@@ -87,7 +86,6 @@ class Bert(TextFamily):
         return x
 
     def embed(self, texts: WholeTexts, weights: Weights) -> Node:
-        """The sum of the tables' rows, normed. Shape: [T, hidden]."""
         facts, size = self.facts, self.facts.hidden_size
         x = rows_of(texts.token_ids, weights.at("word_embeddings"), facts.vocab_size, size)
         x = add(x, rows_of(texts.positions, weights.at("position_embeddings"), self.num_positions, size))

@@ -1,7 +1,4 @@
-"""Decoders of the text families as networks over whole texts: Qwen3-Embedding and its kin.
-
-Does: build a family's layers over `WholeTexts` in the place of steps and caches. Does not: change what a layer computes.
-"""
+"""Decoders of the text families as networks over whole texts, without steps and caches: Qwen3-Embedding and its kin."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ from dragoman.models.weights import Weights
 class Decoder(TextFamily):
     """A decoder whose last hidden states, or whose answer to a question about a pair, are wanted.
 
-    `sees_behind`: tokens see those behind them as well, in windows too, as EmbeddingGemma's do.
-
-    `answer_ids`: the tokens that a score compares, () = the checkpoint has a head that scores, or none is wanted.
+    `sees_behind`: tokens see later ones as well, in windows too, as EmbeddingGemma's do. `answer_ids`: the tokens
+    that a score compares, () = the checkpoint has a head that scores, or none is wanted.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class Decoder(TextFamily):
         return reshape(family.last_norm(x, whole), -1, self.facts.hidden_size)
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """See `TextFamily`: the difference of two tokens' logits, or the head's."""
+        """The difference of two tokens' logits, or the head's output."""
         if not self.answer_ids:
             return linear(hidden, weights.at("score").careful(), self.num_scores)
         family, facts = self.family, self.facts
@@ -96,8 +92,6 @@ class _Batch:
 
 
 class _Layer(LayerInputs):
-    """A layer over whole texts."""
-
     def __init__(self, step: StepInputs, index: int, texts: WholeTexts) -> None:
         super().__init__(step, index)
         self.whole_texts = texts

@@ -28,8 +28,6 @@ _UNUSED = (
 
 
 class ModernBert(TextFamily):
-    """ModernBERT."""
-
     prefixes: ClassVar[tuple[str, ...]] = ("", "model")
     table: ClassVar[str] = "embeddings.tok_embeddings"
     unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^decoder\.", r"^head\.")
@@ -68,7 +66,7 @@ class ModernBert(TextFamily):
         )
 
     def _rules(self, config: Config) -> tuple[RotaryRule, RotaryRule]:
-        """The rules by which positions turn queries and keys: in layers that see everything, and in those with a window."""
+        """The rotary rules of layers that see everything, and of those with a window."""
         described = rotary_description(config)
         rules = []
         for kind, key, usual in ((_FULL, "global_rope_theta", 160_000.0), (_SLIDING, "local_rope_theta", 10_000.0)):

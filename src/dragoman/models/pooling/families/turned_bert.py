@@ -1,7 +1,7 @@
-"""Encoders of BERT's kind that turn queries and keys instead of adding positions: Nomic's, GTE's and Jina's.
+"""Encoders of BERT's kind that rotate queries and keys instead of adding positions: Nomic's, GTE's and Jina's.
 
-Their norms stand behind attention and MLP, as BERT's do. transformers writes files as they were released. Sources:
-arXiv:2402.01613, arXiv:2407.19669, arXiv:2409.10173; GTE's "ntk" scaling: https://kexue.fm/archives/9706, equation 6.
+Sources: arXiv:2402.01613, arXiv:2407.19669, arXiv:2409.10173; "ntk" scaling: https://kexue.fm/archives/9706, equation
+6.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ _UNUSED = ("dropout", "tie_word_embeddings", "position_embedding_type", "use_fla
 
 
 class Names(NamedTuple):
-    """Names of a layer's parts in files.
-
-    `up_gate` "": the matrices are stored alone; there is no gate at all if `gate` is "", too.
-    """
+    """Names of a layer's parts. Without `up_gate` the matrices are stored alone; without `gate`, too, there is none."""
 
     layers: str
     embedding_norm: str
@@ -48,8 +45,6 @@ class Names(NamedTuple):
 
 
 class TurnedBert(TextFamily):
-    """The common part of these families."""
-
     architecture: ClassVar[str]
     names: ClassVar[Names]
     has_bias: ClassVar[bool]  # of attention
@@ -84,11 +79,9 @@ class TurnedBert(TextFamily):
         )
 
     def read_longest(self, config: Config) -> int:
-        """Tokens of the longest text."""
         return config.count("max_position_embeddings")
 
     def read_rule(self, config: Config, head: int) -> RotaryRule:
-        """The rule by which positions turn queries and keys."""
         described = config.part("rope_parameters") or Config({})
         described.expect(rope_type="default")
         theta = described.positive("rope_theta", config.positive("rope_theta", self.theta))
@@ -101,7 +94,7 @@ class TurnedBert(TextFamily):
         return RotaryRule(tuple(theta ** (-2.0 * i / head) / shrinks for i in range(head // 2)))
 
     def read_ntk(self, scaling: Config) -> float:
-        """By how much contexts are longer than those of the training. Raises: ModelError for any other scaling."""
+        """The growth of contexts beyond those of the training. Raises: ModelError for any other scaling."""
         raise scaling.error("type", "no rope_scaling")
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
@@ -115,7 +108,6 @@ class TurnedBert(TextFamily):
         return x
 
     def embedded(self, texts: WholeTexts, table: Weights) -> Node:
-        """The sum of the tables' rows. Shape: [T, hidden]."""
         facts, size = self.facts, self.facts.hidden_size
         x = rows_of(texts.token_ids, table.at("word_embeddings"), facts.vocab_size, size)
         if texts.token_types is not None:
@@ -207,7 +199,7 @@ class Nomic(TurnedBert):
         super().__init__(config, scores=scores)
 
     def read_longest(self, config: Config) -> int:
-        """Those of the training: behind them the released code turns by other angles, which change with the batch."""
+        """The length of the training: behind it the released code's angles change with the batch."""
         longest = super().read_longest(config)
         return min(longest, config.count("max_trained_positions", longest))
 
@@ -264,7 +256,6 @@ class Jina(TurnedBert):
     activation = "gelu"
 
     def read_longest(self, config: Config) -> int:
-        """As many as XLM-RoBERTa with as many positions."""
         return super().read_longest(config) - 2
 
 

@@ -1,8 +1,4 @@
-"""Names a GGUF model's tensors as a checkpoint does, and makes each from the file's tensors.
-
-Does: invert the architecture's row for every tensor of a file. Does not: read anything until an entry is asked for.
-Used by the source of weights, once per start.
-"""
+"""Names a GGUF model's tensors as a checkpoint does, and makes each from the file's tensors when it is asked for."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _PLAIN_NORM = "ssm_norm"  # has no one added where others have, and lies in rows
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor of the checkpoint. `type_name`: as which its values are stored."""
+    """A tensor of the checkpoint. `type_name`: of its stored values."""
 
     shape: tuple[int, ...]
     type_name: str
@@ -43,13 +39,12 @@ class Entry:
 
     @property
     def num_bytes(self) -> int:
-        """Of its values in the file."""
         return next(prod(self.shape) // count * size for name, count, size in TYPES.values() if name == self.type_name)
 
 
 @lru_cache(maxsize=4)  # a start asks for a model's several times
 def entries(model: GgufModel) -> Mapping[str, Entry]:
-    """Every tensor by its name in a checkpoint; those that nobody knows by their own. Raises: ModelError."""
+    """Every tensor by its name in a checkpoint, unknown ones by their own. Raises: ModelError."""
     naming = _Naming(model)
     found: dict[str, Entry] = {}
     for tensor in model.tensors.values():
@@ -63,7 +58,6 @@ def entries(model: GgufModel) -> Mapping[str, Entry]:
 
 
 def seeing_entries(part: SeeingPart) -> dict[str, Entry]:
-    """Every tensor of what sees, by its name in a checkpoint."""
     found: dict[str, Entry] = {}
     for name, tensors in part.tensors():
         if name in found:
@@ -102,7 +96,7 @@ def _seeing_entry(part: SeeingPart, tensors: tuple[GgufTensor, ...]) -> Entry:
 
 
 def _in_halves(part: SeeingPart, tensor: GgufTensor) -> Entry:
-    """The entry of a matrix; of queries and keys with each head's rows in two halves, that take turns in the file."""
+    """The entry of a matrix. Of queries and keys a file has the rows of a head's two halves alternate."""
     entry = _whole(tensor)
     if not tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
         return entry
@@ -122,12 +116,10 @@ class _Naming:
         self._orders: dict[tuple[str, int], Array] = {}  # which all layers share
 
     def guesses(self, tensor: GgufTensor) -> bool:
-        """True if it is of a layer that guesses further tokens, which is not read."""
         place, _ = place_of(tensor.name)
         return place is not None and self._num_guessing > 0 and place >= self._num_layers
 
     def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
-        """The checkpoint's entries for a tensor of the file; of several that become one, the first has it."""
         place, part = place_of(tensor.name)
         stem, _, ending = part.rpartition(".")
         names = self._architecture.outer if place is None else self._architecture.layer
@@ -195,7 +187,6 @@ class _Naming:
         return values
 
     def _cut(self, tensor: GgufTensor, stem: str, prefix: str, ending: str) -> Iterator[tuple[str, Entry]]:
-        """The parts of a tensor that lie below each other in it: halves, or queries, keys and values."""
         targets = self._architecture.cuts[stem]
         for targets_of_one, whole in self._experts_of(tensor, targets):
             begin = 0
@@ -245,7 +236,7 @@ class _Naming:
 
 
 def place_of(name: str) -> tuple[int | None, str]:
-    """The layer of a tensor and its name there; None and its name if it is in none."""
+    """The layer of a tensor, None if it is in none, and its name there."""
     block, _, rest = name.partition(".")
     index, _, part = rest.partition(".")
     return (
@@ -260,7 +251,6 @@ def _whole(tensor: GgufTensor) -> Entry:
 
 
 def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
-    """The tensor as it is stored."""
     data, type_name, columns = files.bytes_of(tensor), tensor.type_name, tensor.shape[-1]
     keeps_mxfp4, keeps_rows = files.keeps_mxfp4, files.keeps_rows
 
@@ -280,7 +270,6 @@ def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
 
 
 def _each(tensor: GgufTensor) -> Iterator[Entry]:
-    """An entry for each index of a tensor's first axis."""
     for index in range(tensor.shape[0]):
         yield Entry(tensor.shape[1:], tensor.type_name, lambda files, index=index: _read(tensor, files)[index])  # type: ignore[misc]
 

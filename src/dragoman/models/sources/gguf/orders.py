@@ -1,7 +1,4 @@
-"""Computes the order of a checkpoint's rows in a GGUF file.
-
-Does: arithmetic on indices. Does not: move rows. Used by the source of weights.
-"""
+"""Computes the order of a checkpoint's rows in a GGUF file."""
 
 from __future__ import annotations
 
@@ -14,8 +11,9 @@ from dragoman.models.sources.base import Array
 def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, name: str) -> Array:
     """The place in the file of each row of a checkpoint's tensor, i64 [num_rows].
 
-    "pairs": llama.cpp turns neighbours, so rows of a head's two halves alternate in the file. "by_group": the file has all
-    queries, then keys, then values; the checkpoint has for each key/value head its queries, its key and its value.
+    "pairs": llama.cpp rotates neighbours, so rows of a head's two halves alternate in the file. "by_group": the file
+    has all queries, then keys, then values; the checkpoint has for each key/value head its queries, its key and its
+    value.
     Raises: ValueError if the rows are not whole heads.
     """
     rows = np.arange(num_rows)

@@ -1,8 +1,6 @@
-"""Reads the stored forms of GGUF tensors.
+"""Reads the stored forms of GGUF tensors: numbers, Q8_0 and Q4_0 as packed matrices, others as lazy rows.
 
-Does: map bytes; numbers as they are, Q8_0 and Q4_0 exactly as packed matrices, all others as rows that are computed when
-they are read; or all as rows, for kernels that read these. Does not: know names. Rows are read on the storage's threads.
-Source of the blocks' layouts: ggml's ggml-common.h; the arithmetic of all but Q8_0 and Q4_0 is the `gguf` package's.
+Rows are read on the storage's threads. Sources: the blocks' layouts, ggml's ggml-common.h; the `gguf` package computes.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ GGUF_FORMATS = {
     "Q4_0": "i4", "Q4_1": "i4m", "Q5_0": "i5", "Q5_1": "i5m", "Q8_0": "i8", "IQ4_NL": "iq4_nl", "MXFP4": "mxfp4",
     "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k", "F16": "f16", "BF16": "bf16",
 }  # fmt: skip
-"""The types that kernels of our own read as they are, by the formats of native/formats.hpp."""
+"""The types that our kernels read as they are, by the formats of native/formats.hpp."""
 
 GROUP_SIZE = 32  # columns that share a scale, in all of them
 
@@ -36,13 +34,10 @@ _SCALE_BYTES = 2
 
 
 def packed_types(*, keeps_mxfp4: bool) -> dict[str, int]:
-    """The types of matrices that stay packed in a graph, with their bits there."""
     return PACKED | ({MXFP4: 8} if keeps_mxfp4 else {})
 
 
 class FilePlace(NamedTuple):
-    """The place in an open file where bytes begin."""
-
     descriptor: int
     begin: int
 
@@ -55,7 +50,7 @@ class MappedFiles:
         self._mapped: dict[Path, tuple[BinaryIO, Array]] = {}
 
     def bytes_of(self, tensor: GgufTensor) -> Array:
-        """Its bytes, u8 [rows, bytes of a row], a view of the file. Raises: ModelError."""
+        """The tensor's bytes, u8 [rows, bytes of a row], a view of the file. Raises: ModelError."""
         if tensor.path not in self._mapped:
             try:
                 # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
@@ -72,11 +67,9 @@ class MappedFiles:
         return data.reshape(num_rows, -1)
 
     def place_of(self, tensor: GgufTensor) -> FilePlace:
-        """The place of the bytes that `bytes_of` has mapped, until `close`."""
         return FilePlace(self._mapped[tensor.path][0].fileno(), tensor.begin)
 
     def numbers(self, tensor: GgufTensor) -> Array:
-        """A tensor of any type as f32, in its own memory. Raises: ModelError."""
         data, kind = self.bytes_of(tensor), NUMBERS.get(tensor.type_name)
         rows = QuantisedRows(data, tensor.type_name, tensor.shape[-1]) if kind is None else data.view(kind)
         return np.array(rows, dtype=np.float32).reshape(tensor.shape)
@@ -98,10 +91,7 @@ class QuantisedRows(LazyRows):
         order: Array | None = None,
         place: FilePlace | None = None,
     ) -> None:
-        """`stored`: u8 [rows, bytes of a row]; `place`: where they lie in a file, None = in none, or it is not known.
-
-        `order`: which of them these are, None = all as they lie.
-        """
+        """`stored`: u8 [rows, bytes of a row]; `place`: in a file, if known; `order`: of the chosen rows, None = all."""
         self.type_name = type_name
         self.place, self.order = place, order
         self._stored, self._num_columns = stored, num_columns
@@ -117,7 +107,6 @@ class QuantisedRows(LazyRows):
         return len(self._stored if self.order is None else self.order), self._num_columns
 
     def __getitem__(self, rows: slice | Array) -> QuantisedRows:
-        """These rows; nothing is copied before their bytes are read."""
         if isinstance(rows, slice) and self.order is None:
             part, place = self._stored[rows], self.place
             if place is not None:

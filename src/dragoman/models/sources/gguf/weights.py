@@ -1,8 +1,4 @@
-"""The weights of a GGUF model, as those of any other checkpoint.
-
-Does: read their shapes from headers, hand them out by name. Does not: compress. Called by the loader and by estimates of
-memory, once per start, on any thread.
-"""
+"""The weights of a GGUF model, as those of any other checkpoint. Called once per start, on any thread."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ class GgufWeights:
     """The weights of a GGUF file, see `SafetensorsWeights`."""
 
     def __init__(self, model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
-        """Raises: ModelError."""
         self._keeps = {"keeps_mxfp4": keeps_mxfp4, "keeps_rows": keeps_rows}
         self._packed = packed_types(keeps_mxfp4=keeps_mxfp4)
         self._model: GgufModel = read_gguf(model)
@@ -41,24 +36,21 @@ class GgufWeights:
 
     @property
     def smallest_group(self) -> int | None:
-        """Of types that stay packed, if there are any; of rows that are kept the plugin's kernels see nothing."""
         return GROUP_SIZE if not self._keeps["keeps_rows"] and self.packed_bytes() else None
 
     @property
     def quantised(self) -> str | None:
-        """The types of its matrices."""
         types = dict.fromkeys(entry.type_name for entry in self._entries.values() if len(entry.shape) > 1)
         named = [name for name in types if name not in NUMBERS]
         return f"GGUF {', '.join(named)}" if named else None
 
     @property
     def recompressed(self) -> tuple[str, ...]:
-        """All that do not stay packed."""
         types = {entry.type_name for entry in self._entries.values() if len(entry.shape) > 1}
         return tuple(sorted(types - self._packed.keys() - NUMBERS.keys()))
 
     def packed_bytes(self) -> dict[str, int]:
-        """Values, and a scale for each group; of rows that are kept their bytes in the file."""
+        """Values, and a scale for each group; of kept rows their bytes in the file."""
         if self._keeps["keeps_rows"]:
             kept = {name: entry for name, entry in self._entries.items() if entry.type_name in GGUF_FORMATS}
             return {name: entry.num_bytes for name, entry in kept.items() if len(entry.shape) > 1}
@@ -70,12 +62,10 @@ class GgufWeights:
         }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every tensor, as a checkpoint has it."""
         return {name: entry.shape for name, entry in self._entries.items()}
 
     @contextmanager
     def open(self) -> Iterator[GgufSource]:
-        """The tensors."""
         files = MappedFiles(**self._keeps)
         try:
             yield GgufSource(self._model, self._entries, files)
@@ -84,8 +74,6 @@ class GgufWeights:
 
 
 class GgufSource:
-    """The tensors of one model by their Hugging Face names."""
-
     def __init__(self, model: GgufModel, tensors: dict[str, Entry], files: MappedFiles) -> None:
         self._model, self._entries, self._files = model, tensors, files
 
@@ -96,7 +84,6 @@ class GgufSource:
         return iter(self._entries)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
-        """See `WeightSource`. Axes of length 1 are the file's own affair."""
         entry = self._entries.get(name)
         if entry is None:
             raise ModelError(f"{self._model.path}: the model has no tensor {name!r}")
