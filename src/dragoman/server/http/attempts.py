@@ -1,11 +1,6 @@
-"""Retries a request whose replica was lost before the first byte of the answer was sent.
+"""Sends a request again if its replica was lost before the first byte of the answer was sent. On the event loop.
 
-Does: keep the received body, withhold an answer that only reports the loss, and call the application again. Does not:
-know replicas; engines that have some note their loss (`engine.base.losses`). In front of the application where its engine
-computes elsewhere: on Ray Serve, and on memory nodes. On the event loop.
-
-An engine asks another replica by itself until a request's first output. An answer that is sent whole has sent nothing until
-its last, and only who sends it knows.
+Stands in front of the application on Ray Serve and on memory nodes, whose engines note losses in `engine.base.losses`.
 """
 
 from __future__ import annotations
@@ -19,14 +14,13 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Attempts:
-    """The ASGI callable in front of `app`; `left_out`: headers of answers that are not sent on."""
+    """An ASGI application in front of `app`. Drops the header fields `left_out` from answers."""
 
     def __init__(self, app: Application, left_out: frozenset[bytes] = frozenset()) -> None:
         self._app = app
         self._left_out = left_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, by as many attempts as it takes, at most four."""
         body = _Body(receive)
         for number in range(MAX_ATTEMPTS):
             lost: list[str] = []
@@ -38,7 +32,7 @@ class Attempts:
 
 
 class _Body:
-    """The received body of one request, to be read again by a second attempt."""
+    """The received body of one request, kept so that a second attempt can read it."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -46,7 +40,7 @@ class _Body:
         self.is_kept = True
 
     def reader(self) -> Receive:
-        """The body from its beginning, then what comes after it."""
+        """A reader that begins with the kept messages."""
         left = list(self._kept)
 
         async def read() -> Message:
@@ -60,13 +54,12 @@ class _Body:
         return read
 
     def forget(self) -> None:
-        """There will be no other attempt."""
         self.is_kept = False
         self._kept.clear()
 
 
 class _Attempt:
-    """One attempt's answer. It is withheld if it tells of a replica that was lost, unless that is the last attempt."""
+    """The answer of one attempt. Withholds an answer that reports a lost replica, except in the last attempt."""
 
     def __init__(self, send: Send, body: _Body, lost: list[str], left_out: frozenset[bytes], *, is_last: bool) -> None:
         self._send = send

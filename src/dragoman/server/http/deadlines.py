@@ -1,8 +1,8 @@
-"""Reads how long a client wants to wait for an answer from its header fields.
+"""Reads from header fields how long a client waits for its answer. Called by the endpoints, on the event loop.
 
-Does: read them. Does not: watch the clock (the service does). Called by the endpoints, on the event loop.
-Source: gRPC over HTTP/2, "Timeout"; the libraries of OpenAI and Anthropic, whose `x-stainless-read-timeout` (in Python) and
-`x-stainless-timeout` (the others, and Anthropic's in Python) are seconds: they bound each read, not a stream as a whole.
+Sources: gRPC over HTTP/2, "Timeout"; the client libraries of OpenAI and Anthropic. Their `x-stainless-read-timeout`
+(Python) and `x-stainless-timeout` (the others, and Anthropic's Python) are seconds, and bound each read, not the whole
+stream.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _GRPC_FORM = re.compile(r"([0-9]{1,8})([HMSmun])")
 
 
 def waits_of(headers: Mapping[str, str]) -> tuple[float | None, float | None, str]:
-    """Seconds that the client waits for the answer, seconds for its next byte, and the header field with the limit.
+    """Seconds that the client waits for the whole answer, seconds for its next byte, and the header field that sets the
+    limit.
 
-    Raises: InvalidParameter for a wrong value.
+    Raises: InvalidParameter.
     """
     timeout_s = _timeout_of(headers)
     patience_s, name = _patience_of(headers)
@@ -34,10 +35,6 @@ def waits_of(headers: Mapping[str, str]) -> tuple[float | None, float | None, st
 
 
 def _timeout_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds for the whole answer; None = the client names none. The first of the two fields that is there counts.
-
-    Raises: InvalidParameter for a field that says something else.
-    """
     if (text := headers.get(MILLISECONDS)) is not None:
         if not text.isascii() or not text.isdigit() or int(text[:16]) < 1:
             raise InvalidParameter(
@@ -56,10 +53,7 @@ def _timeout_of(headers: Mapping[str, str]) -> float | None:
 
 
 def _patience_of(headers: Mapping[str, str]) -> tuple[float | None, str]:
-    """Seconds that a client waits for the next byte, as its library says by itself, and the field that says it.
-
-    (None, "") = it says none, or no number. The first field that holds one counts.
-    """
+    """Seconds that the client's library waits for the next byte, and its header field."""
     for name in READS:
         if name not in headers:
             continue

@@ -1,9 +1,4 @@
-"""One HTTP request and the means to answer it, over the ASGI messages.
-
-Does: read the body within a limit, and count the bytes of all bodies until their calls have ended; send heads, bodies and
-trailers, cut the connection, notice that the client left.
-Does not: know routes, models or dialects. Made by the app for every request, used on the event loop by one task.
-"""
+"""One HTTP request and its answer, over ASGI messages. The app makes one for each; one task uses it, on the event loop."""
 
 from __future__ import annotations
 
@@ -36,10 +31,10 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110
 
 @dataclass(frozen=True)
 class HeaderRules:
-    """Rules for header fields, which are passed on besides.
+    """Rules for header fields. `sent`: fields of every answer. `naming`: fields with the request's id; the first one
+    counts.
 
-    `sent`: fields of every answer. `naming`: fields that name a request, the first one that is there counts. `folded`:
-    fields whose value holds others, `name=value;name=value`, for clients that cannot send them.
+    `folded`: fields whose value holds other fields, `name=value;name=value`, for clients that cannot send those.
     """
 
     sent: Mapping[str, str] = field(default_factory=dict)
@@ -48,24 +43,22 @@ class HeaderRules:
 
     @cached_property
     def encoded(self) -> dict[bytes, bytes]:
-        """`sent`, as it goes out."""
         return {name.encode("ascii"): value.encode("latin-1") for name, value in self.sent.items()}
 
 
 class Bodies:
-    """The bodies that are held now. `max_bytes`: of all together; one alone may have more."""
+    """Counts the bytes of all request bodies. `max_bytes`: of all together; a single body may have more."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
 
     def hold(self) -> Body:
-        """A body of which nothing is here yet."""
         return Body(self)
 
 
 class Body:
-    """One body. It counts inside of `with`, which may be entered again by who goes on with the call."""
+    """One body. Its bytes count inside `with`, which a task that continues the call may enter again."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
@@ -86,7 +79,7 @@ class Body:
             self._bodies.num_bytes -= self._num_bytes
 
     def check(self, count: int) -> None:
-        """Raises: Overloaded if there is no room for `count` more bytes beside those of other bodies."""
+        """Raises: Overloaded if `count` more bytes do not fit beside those of other bodies."""
         num_all, most = self._bodies.num_bytes, self._bodies.max_bytes
         if num_all > self._num_bytes and num_all + count > most:
             raise Overloaded(
@@ -95,20 +88,18 @@ class Body:
             )
 
     def add(self, count: int) -> None:
-        """Count more bytes that have come. Raises: Overloaded."""
         self.check(count)
         self._num_bytes += count
         self._bodies.num_bytes += count
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection."""
 
 
 class Exchange:
-    """A request on its way in and its answer on the way out. Header names are lower-case.
-
-    `properties`: the header fields as dialects see them, with those that others hold.
+    """A request and its answer. Header names are lower-case. `properties`: the header fields, with those folded into
+    others.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, rules: HeaderRules) -> None:
@@ -141,7 +132,7 @@ class Exchange:
     def http_call(
         self, body: bytes = b"", path_params: Mapping[str, str] | None = None, call_id: str | None = None
     ) -> HttpCall:
-        """The request as dialects see it. `call_id` replaces the client's request id where that is not unique."""
+        """The request as dialects see it. `call_id` replaces a request id that is not unique."""
         return HttpCall(
             method=self.method,
             path=self.path,
@@ -156,16 +147,16 @@ class Exchange:
 
     @property
     def is_refused(self) -> bool:
-        """True if the request could not be read to its end, and the protocol has answered it."""
+        """True if the protocol could not read the whole request, and has answered it."""
         return REFUSED in self._scope
 
     @property
     def raw_target(self) -> tuple[bytes, bytes, Sequence[tuple[bytes, bytes]]]:
-        """Path and query as they arrived, still encoded, and the header fields, not joined; what signatures cover."""
+        """Path and query still encoded, and the header fields not joined; signatures cover these."""
         return self._scope["raw_path"], self._scope["query_string"], self._scope["headers"]
 
     def detached(self, send: Send) -> Exchange:
-        """The same request with nobody waiting: its answer goes to `send`, and no client can leave. The body was read."""
+        """The same request without a client: its answer goes to `send`. Its body must have been read before."""
         twin = Exchange(self._scope, _never, send, self._rules)
         twin.request_id = self.request_id
         twin.is_detached = True
@@ -173,10 +164,7 @@ class Exchange:
         return twin
 
     async def read_body(self, max_size_bytes: int, held: Body) -> bytes:
-        """The whole body, counted as it comes.
-
-        Raises: TooLarge as soon as it is known to exceed the limit, Overloaded if all bodies together do; ClientGone.
-        """
+        """The whole body. Raises: TooLarge, Overloaded if it is too much beside other bodies, ClientGone."""
         declared = self.headers.get("content-length", "")
         if declared.isdigit():
             if int(declared) > max_size_bytes:
@@ -197,9 +185,8 @@ class Exchange:
                 return b"".join(chunks)
 
     async def wait_gone(self) -> Exception:
-        """Why the answer is not wanted any more, as soon as it is not: ClientGone, or what `cancel` was told.
-
-        To be awaited only after the body was read, by one task.
+        """Wait until nobody wants the answer any more, and return why: ClientGone, or the error of `cancel`. For one
+        task at a time.
         """
         task = self._waiting = asyncio.current_task()
         assert task is not None
@@ -218,21 +205,20 @@ class Exchange:
         return self._cancellation
 
     def cancel(self, error: ServerError) -> None:
-        """Have the call end with that error, wherever it is; does nothing if it was cancelled before."""
         if self._cancellation is None:
             self._cancellation = error
             if self._waiting is not None:
                 self._waiting.cancel()
 
     async def send_reply(self, reply: Reply, headers: Mapping[str, str] | None = None) -> None:
-        """Answer with a complete body, its length announced; statuses that cannot have a body are sent without."""
+        """Send a complete answer, with its length; statuses that cannot have a body get none."""
         is_bodiless = reply.status in BODILESS
         body, length = (b"", None) if is_bodiless else (reply.body, len(reply.body))
         await self._start(reply.status, reply.media_type, {**reply.headers, **(headers or {})}, length)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def send_head(self, head: Head, headers: Mapping[str, str] | None = None) -> None:
-        """Begin a streamed answer. Trailers that the head announces are kept only if the client takes them."""
+        """Begin a streamed answer. Keeps the `trailer` field only if the client accepts trailers."""
         merged = {"x-accel-buffering": "no", **head.headers, **(headers or {})}  # nginx would gather it
         self._sends_trailers = "trailer" in merged and TRAILERS_EXTENSION in self._extensions
         if not self._sends_trailers:
@@ -240,18 +226,16 @@ class Exchange:
         await self._start(head.status, head.media_type, merged, None)
 
     async def send_chunk(self, body: bytes) -> None:
-        """Send a piece of a streamed answer."""
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def finish(self, body: bytes = b"", trailers: Sequence[tuple[str, str]] = ()) -> None:
-        """End a streamed answer with its last bytes, and the trailers if they were announced."""
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
         if self._sends_trailers:
             encoded = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in trailers]
             await self._send({"type": "http.response.trailers", "headers": encoded, "more_trailers": False})
 
     async def cut(self) -> None:
-        """Close the connection without ending the answer, so that the client can tell that it is incomplete."""
+        """Close the connection without ending the answer, so that the client sees that it is incomplete."""
         if CUT_EXTENSION not in self._extensions:  # another ASGI server: raising is what makes those close
             raise ConnectionAbortedError("the answer failed after its head was sent")
         await self._send({"type": CUT_EXTENSION})
@@ -288,13 +272,13 @@ def _joined_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def unfolded(headers: Mapping[str, str], folded: Sequence[str]) -> dict[str, str]:
-    """The fields inside the `folded` ones; names in lower case, blanks trimmed."""
+    """The fields inside the `folded` ones, by lower-case name."""
     pairs = (pair.partition("=") for name in folded for pair in headers.get(name, "").split(";"))
     return {name.strip().lower(): value.strip() for name, equals, value in pairs if equals and name.strip()}
 
 
 def _field_value(value: str) -> str:
-    """The value without what would end its line; names of models, parameters and adapters may stand in one."""
+    """The value without control characters: it may hold names that clients chose, which could begin another field."""
     return value if value.isprintable() else _CONTROLS.sub("?", value)
 
 
@@ -311,7 +295,7 @@ def _request_id(headers: Mapping[str, str], naming: Sequence[str]) -> str:
 
 
 def _new_id() -> str:
-    """A random UUID (version 4), as `uuid.uuid4` makes one in many more steps."""
+    """A random UUID (version 4), made faster than by `uuid.uuid4`."""
     number = int.from_bytes(os.urandom(16)) & ~(0xF000_C << 60) | 0x4000_8 << 60
     digits = f"{number:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

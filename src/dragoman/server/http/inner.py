@@ -1,8 +1,4 @@
-"""A call that the process makes to itself: both sides of an ASGI call, without a socket.
-
-Does: hold the request's body in one piece and put the answer together. Does not: choose who answers. Used by the batch
-command and by batches over HTTP, on the event loop.
-"""
+"""A call that the process makes to itself, without a socket. Used for batches of requests, on the event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from dragoman.server.http.exchange import Message, Scope
 
 
 class InnerCall:
-    """`POST path` with a JSON body, whose client stays. `status` 0 = there is no answer yet."""
+    """`POST path` with a JSON body, from a client that never leaves. `status` 0 = no answer yet."""
 
     def __init__(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
         self._body: bytes | None = body
@@ -37,14 +33,12 @@ class InnerCall:
         self.answer = bytearray()
 
     async def receive(self) -> Message:
-        """The ASGI callable that reads."""
         if self._body is None:
             await asyncio.Event().wait()  # a client that stays
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """The ASGI callable that answers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}

@@ -1,7 +1,4 @@
-"""The parts of multipart bodies, which forms with files are sent in.
-
-Does: take a body apart. Does not: know what the parts mean. Called by APIs, on the event loop or a thread.
-"""
+"""Takes multipart bodies apart. APIs call it, on the event loop or a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ MAX_FORM_FIELDS = 2_000  # LMI's `inputs` comes as often as there are prompts
 
 
 class Part(NamedTuple):
-    """One part. `file_name`: what the client calls the file that it is, None = it is a plain field."""
+    """One part. `file_name` None = a plain field."""
 
     name: str
     content: bytes
@@ -27,7 +24,7 @@ class Part(NamedTuple):
 
 
 def read_parts(http: HttpCall) -> list[Part]:
-    """The named parts of a multipart body, in order. Raises: InvalidPayload if it breaks the form of such bodies."""
+    """The named parts of a multipart body, in order. Raises: InvalidPayload if the body is malformed."""
     _, options = parse_options_header(http.headers["content-type"])
     check_count(http.body.count(b"--" + options.get(b"boundary", b"")))
     parts: list[Part] = []
@@ -66,6 +63,5 @@ def read_parts(http: HttpCall) -> list[Part]:
 
 
 def check_count(num_fields: int) -> None:
-    """Raises: InvalidPayload for a form of too many fields."""
     if num_fields > MAX_FORM_FIELDS:
         raise InvalidPayload(f"A form must have at most {MAX_FORM_FIELDS} fields, got {num_fields} or more")

@@ -1,14 +1,11 @@
-"""HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on slow and endless clients, HTTP/1.0.
+"""HTTP/1.1 for uvicorn, with trailers, cut connections, HTTP/1.0, and bounds on slow and endless clients.
 
-Does: offer two ASGI extensions, `http.response.trailers` (to clients that sent `TE: trailers`) and
-`dragoman.response.cut`; read one request at a time, and keep the bytes behind it unparsed until it is answered; refuse heads
-that are endless or ambiguous, and endless chunk heads and trailers; discard trailers; close the connection behind an answer
-that is earlier than its request's body; drop clients that stop reading, or send too slowly; answer clients of HTTP/1.0
-without chunks, and keep their connection if they ask for it.
-Does not: know the application. Used by uvicorn, one instance per connection, on the event loop.
-Sources: ASGI HTTP trailers extension. RFC 9112, sections 2.3 (versions), 3.2 (Host), 6.1 (Transfer-Encoding), 6.3 (bodies
-that end with the connection), 7.1.2 (chunked trailers). Also its sections 9.3 (persistence), 9.6 (closing), and appendix C.2
-(keep-alive in HTTP/1.0). RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
+Offers the ASGI extensions `http.response.trailers` and `dragoman.response.cut`. Bytes behind a request stay unparsed
+until it is answered. uvicorn makes one instance for each connection, and uses it on the event loop.
+
+Sources: ASGI HTTP trailers extension. RFC 9112, sections 2.3 (versions), 3.2 (Host), 6.1 (Transfer-Encoding), 6.3
+(bodies that end with the connection), 7.1.2 (chunked trailers). Also its sections 9.3 (persistence), 9.6 (closing), and
+appendix C.2 (keep-alive in HTTP/1.0). RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
 """
 
 from __future__ import annotations
@@ -28,7 +25,8 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from dragoman.server.http.chunks import BadChunks, ChunkEnds
+from dragoman.server.http.accepted import names
+from dragoman.server.http.chunks import ChunkEnds, Refusal
 
 TRAILERS_EXTENSION = "http.response.trailers"
 CUT_EXTENSION = "dragoman.response.cut"
@@ -52,21 +50,12 @@ _END_OF_HEAD = b"\r\n\r\n"  # of trailers as well
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)?")
 
 
-class Refusal(Exception):
-    """A request is not read any further; `reason` says why, in this server's words."""
-
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
 class Flow(FlowControl):
-    """uvicorn's flow control that does not resume reading while much waits behind a request."""
+    """uvicorn's flow control, which does not resume reading while many bytes wait behind a request."""
 
     is_full = False
 
     def resume_reading(self) -> None:
-        """Read on, unless there is enough to do."""
         if not self.is_full:
             super().resume_reading()
 
@@ -83,7 +72,6 @@ class DragomanCycle(RequestResponseCycle):
     is_rest_short: Callable[[], bool] = lambda: False  # whether what is missing of the body is soon read over
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Handle our own messages and hand every other one to uvicorn."""
         if self.flow.write_paused and not self.disconnected:
             await self._drain()
         event = cast(dict[str, Any], message)  # the typed union of uvicorn does not name our own message
@@ -109,17 +97,15 @@ class DragomanCycle(RequestResponseCycle):
             await super().send(message)
 
     def begin_http_1_0(self, *, keep_alive: bool) -> None:
-        """Expect a client of HTTP/1.0, which knows neither chunks nor `100 Continue`, and keeps connections on request."""
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = False
 
     def _connection_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The header fields about the connection for HTTP/1.0, where it ends a body without a length."""
         if self.scope["http_version"] != "1.0":
             return []
-        names = {name.lower() for name, _ in headers}
-        if b"content-length" in names:
-            return [(b"connection", b"keep-alive")] if self.keep_alive and b"connection" not in names else []
+        sent = {name.lower() for name, _ in headers}
+        if b"content-length" in sent:
+            return [(b"connection", b"keep-alive")] if self.keep_alive and b"connection" not in sent else []
         self._is_close_delimited = True
         self.chunked_encoding = False
         self.keep_alive = False
@@ -155,12 +141,10 @@ class DragomanCycle(RequestResponseCycle):
         self.mark_disconnected()
 
     def mark_disconnected(self) -> None:
-        """Tell the application that nobody waits for the answer any more."""
         self.disconnected = True
         self.message_event.set()
 
     def mark_refused(self) -> None:
-        """Tell the application that the request has been answered without it, and is not a call."""
         cast(dict[str, Any], self.scope)[REFUSED] = True
         self.mark_disconnected()
 
@@ -185,7 +169,6 @@ class DragomanProtocol(HttpToolsProtocol):
     flow: Flow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give the first request as long to begin as a later one has."""
         super().connection_made(transport)
         self.flow = Flow(transport)
         self._behind = bytearray()  # what came and is not parsed yet
@@ -193,7 +176,6 @@ class DragomanProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_at(self._due_s, self._check_arrival)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
@@ -201,7 +183,6 @@ class DragomanProtocol(HttpToolsProtocol):
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data` up to the end of a request; what is behind it waits until that one is answered."""
         if self._num_discarded is not None:
             self._num_discarded += len(data)
             if self._num_discarded > MAX_LINGER_BYTES:
@@ -211,7 +192,6 @@ class DragomanProtocol(HttpToolsProtocol):
         self._read_on()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or end the connection if not all of this one has been read."""
         if cast(DragomanCycle, self.cycle).ends_connection:
             self.server_state.total_requests += 1
             if self._is_in_message:
@@ -223,7 +203,6 @@ class DragomanProtocol(HttpToolsProtocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Parse what there is, request by request: the next one only when the last one has been answered."""
         try:
             while self._behind and self._num_discarded is None and not self._is_answering():
                 if self.transport.is_closing():
@@ -248,15 +227,11 @@ class DragomanProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self._is_in_message and not self.cycle.response_complete
 
     def _end_of_piece(self) -> int:
-        """The bytes of `_behind` to parse at once, so that they do not reach into the next request. Raises: Refusal."""
+        """The number of bytes of `_behind` that belong to the current request. Raises: Refusal."""
         if self._body_left is not None:
             return self._body_left
         if self._chunks is not None:
-            try:
-                return self._chunks.end_in(self._behind)
-            except BadChunks as error:
-                too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-                raise Refusal(too_large if error.is_too_large else HTTPStatus.BAD_REQUEST, str(error)) from None
+            return self._chunks.end_in(self._behind)
         place = (self._last_bytes + self._behind[:3]).find(_END_OF_HEAD)
         if place >= 0:
             return place + len(_END_OF_HEAD) - len(self._last_bytes)
@@ -264,7 +239,6 @@ class DragomanProtocol(HttpToolsProtocol):
         return len(self._behind) if place < 0 else place + len(_END_OF_HEAD)
 
     def _parse(self, piece: bytes) -> None:
-        """Raises: Refusal."""
         if not self._is_in_message:
             self.parser = httptools.HttpRequestParser(self)  # what the last one has seen in trailers must not count
         if not self._is_in_message or self._is_reading_head:
@@ -287,11 +261,7 @@ class DragomanProtocol(HttpToolsProtocol):
             raise known if isinstance(known, Refusal) else Refusal(HTTPStatus.BAD_REQUEST, reason) from error
 
     def _stay_with_http_1(self) -> None:
-        """Stay with HTTP/1.1, as a server may, when the client would rather speak something else.
-
-        Java's client offers HTTP/2 with every request. The parser stops behind such a head, and leaves the body to
-        another protocol: a new parser reads it, and what follows.
-        """
+        """Read on in HTTP/1.1 although the client offered another protocol, as Java's client does with every request."""
         self.parser = httptools.HttpRequestParser(self)
         if self._framing:
             head, self._framing, self._is_framing = b"POST / HTTP/1.1\r\n" + self._framing + b"\r\n", b"", True
@@ -301,7 +271,6 @@ class DragomanProtocol(HttpToolsProtocol):
     # --- called by the parser -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Start a request; its head is counted from here."""
         if self._is_framing:
             return
         self._unset_keepalive_if_required()
@@ -310,17 +279,15 @@ class DragomanProtocol(HttpToolsProtocol):
         self._expect_arrival()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the path."""
         if not self._is_framing:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head. Trailers are discarded: nothing of the application may trust what comes so late."""
+        """Trailers are discarded: the application must not trust fields that arrive so late."""
         if self._is_reading_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Offer the extensions in the scope and start the response. Raises: Refusal."""
         if self._is_framing:
             return
         http_version = self.parser.get_http_version()
@@ -348,14 +315,12 @@ class DragomanProtocol(HttpToolsProtocol):
             cycle.begin_http_1_0(keep_alive=self.parser.should_keep_alive())
 
     def on_body(self, body: bytes) -> None:
-        """Give time for more, at most as much as there was at the beginning."""
         if self._due_s is not None:
             most_s = self.loop.time() + self.arrival_timeout_s
             self._due_s = min(self._due_s + len(body) / LEAST_BODY_RATE, most_s)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All of the request is here."""
         if self._framing:
             return
         self._is_in_message, self._due_s = False, None
@@ -363,13 +328,14 @@ class DragomanProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _is_rest_short(self) -> bool:
-        """True if little is missing of the body, and surely comes: a client that waits for `100 Continue` may send none."""
+        """True if little of the body is missing, and surely comes: a client that waits for `100 Continue` may send
+        none.
+        """
         return not self.expect_100_continue and self._body_left is not None and self._body_left <= MAX_HEAD_SIZE_BYTES
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer what cannot be read any further, and end the connection; an answer that has begun breaks off."""
         self.logger.warning("%s", refusal.reason)
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.close()
@@ -384,9 +350,8 @@ class DragomanProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close the connection in a moment, after the client had time to read the answer.
-
-        Closing with unread bytes resets the connection, and the client would lose what waits in its buffers.
+        """Close the connection after `LINGER_S`. Closing with unread bytes resets it, and the client would lose the
+        answer.
         """
         self._behind.clear()
         self._num_discarded, self.flow.is_full = 0, False
@@ -396,10 +361,7 @@ class DragomanProtocol(HttpToolsProtocol):
         self.loop.call_later(LINGER_S, self.transport.close)
 
     def _look_behind(self) -> None:
-        """Find out whether a client has left that has sent much behind a request: its end comes behind all that.
-
-        So more is read, slowly; where the system tells of an end that lies behind unread bytes, that is not needed.
-        """
+        """Drop a client that has left or sends too much behind a request. Its end comes behind all those bytes."""
         if self.transport.is_closing() or not self.flow.is_full:
             return
         if _has_left(self.transport):
@@ -412,7 +374,6 @@ class DragomanProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _expect_arrival(self) -> None:
-        """A head or a body has begun."""
         self._due_s = self.loop.time() + self.arrival_timeout_s
         if self._timer is None or self._due_s < self._timer.when():
             if self._timer is not None:
@@ -420,7 +381,9 @@ class DragomanProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_at(self._due_s, self._check_arrival)
 
     def _check_arrival(self) -> None:
-        """End the connection if what is on its way is late. One timer for all of its requests: arming one costs."""
+        """End the connection if a head or body is late. One timer serves all requests of a connection: arming one costs
+        time.
+        """
         if self.transport.is_closing():
             self._await_reader(self.transport.get_write_buffer_size())
             return
@@ -436,7 +399,6 @@ class DragomanProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_at(due_s, self._check_arrival)
 
     def _await_reader(self, num_unread: int) -> None:
-        """Drop a client that takes nothing of the last bytes that a closing connection still has for it."""
         if num_unread >= self._num_unread:
             self.logger.warning(STALLED, self.stall_timeout_s)
             _reset(self.transport)
@@ -446,7 +408,7 @@ class DragomanProtocol(HttpToolsProtocol):
 
 
 def check_head(http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises: Refusal for a head that two servers in a row could read in two ways, or that is of another HTTP."""
+    """Raises: Refusal for another HTTP version, or a head that two servers in a row could read in two ways."""
     if http_version not in ("1.0", "1.1"):
         raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 and HTTP/1.0 are supported.")
     hosts = [value for name, value in headers if name == b"host"]
@@ -462,7 +424,7 @@ def check_head(http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> Non
 def protocol_class(
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S, arrival_timeout_s: float = DEFAULT_ARRIVAL_TIMEOUT_S
 ) -> type[DragomanProtocol]:
-    """The protocol with limits of its own, in seconds: how long a write waits for the client, a head or body may take."""
+    """The protocol with these limits: how long a write waits for the client, and how long a head or body may take."""
     limits = {"stall_timeout_s": stall_timeout_s, "arrival_timeout_s": arrival_timeout_s}
     return type("DragomanProtocol", (DragomanProtocol,), limits)
 
@@ -473,13 +435,13 @@ def _reset_on_close(transport: asyncio.Transport) -> None:
 
 
 def _reset(transport: asyncio.Transport) -> None:
-    """End the connection at once. What is buffered can never be delivered; the kernel need not keep its part either."""
+    """End the connection at once, and discard what is buffered, in the kernel as well."""
     _reset_on_close(transport)
     transport.abort()
 
 
 def _has_left(transport: asyncio.Transport) -> bool:
-    """True if the other side has closed, behind bytes not read yet; False where the system cannot tell."""
+    """True if the client has closed, behind bytes that are not read yet; False where the system cannot tell."""
     if not hasattr(select, "POLLRDHUP"):
         return False
     poll = select.poll()
@@ -488,10 +450,5 @@ def _has_left(transport: asyncio.Transport) -> bool:
 
 
 def _accepts_trailers(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """True if a TE field names `trailers`."""
-    return any(
-        coding.partition(b";")[0].strip().lower() == b"trailers"
-        for name, value in headers
-        if name == b"te"
-        for coding in value.split(b",")
-    )
+    fields = b",".join(value for name, value in headers if name == b"te")
+    return names(fields.decode("latin-1").lower(), "trailers")

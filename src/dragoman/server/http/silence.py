@@ -1,7 +1,5 @@
-"""Notices that a stream has been silent for too long, so that something is sent that means nothing.
-
-Does: keep one timer for a stream, wake its writer. Does not: know what is sent, or write. Used by the responder, on the
-event loop.
+"""Wakes a stream's writer when the stream was silent for long. Does not write. Used by the responder, on the event
+loop.
 """
 
 from __future__ import annotations
@@ -11,15 +9,11 @@ from collections.abc import Callable
 
 
 class Silence:
-    """Watches one stream from now on. `is_due`: nothing was sent for `after_s` seconds, since `spoke` was called last.
-
-    A timer is set again only when it has run out, so that a stream which speaks all the time sets none for each piece.
-    """
+    """Watches one stream. `is_due`: nothing was sent for `after_s` seconds. Calls `wake` when that becomes true."""
 
     __slots__ = ("_after_s", "_loop", "_spoke_s", "_timer", "_wake", "is_due")
 
     def __init__(self, after_s: float, wake: Callable[[], None]) -> None:
-        """`wake` is called as soon as something is due."""
         self._after_s = after_s
         self._wake = wake
         self._loop = asyncio.get_running_loop()
@@ -28,12 +22,10 @@ class Silence:
         self.is_due = False
 
     def spoke(self) -> None:
-        """Something was sent."""
         self._spoke_s = self._loop.time()
         self.is_due = False
 
     def close(self) -> None:
-        """Watch no longer."""
         self._timer.cancel()
 
     def _look(self) -> None:

@@ -1,6 +1,5 @@
-"""The switches that a client may set for one call with header fields, whatever the operator has chosen.
-
-Does: read `x-dragoman-strict` and `x-dragoman-timings`. Does not: act on them (the responder does). On the event loop.
+"""Reads the switches that a client may set for one call: `x-dragoman-strict` and `x-dragoman-timings`. On the event
+loop.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ _WORDS = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """`is_strict`: parameters without effect are errors. `has_timings`: answers tell how long they took.
-
-    `keep_alive_s`: after so much silence something is sent on a stream; 0 = never.
-    """
+    """`is_strict`: parameters without effect are errors. `keep_alive_s`: silence until something is sent; 0 = never."""
 
     is_strict: bool = False
     has_timings: bool = False
     keep_alive_s: float = 0.0
 
     def for_call(self, headers: Mapping[str, str]) -> Switches:
-        """These, as the call's header fields change them. Raises: InvalidParameter for a field that says neither."""
+        """These switches as changed by the call's header fields. Raises: InvalidParameter."""
         strict, timings = _read(headers, STRICT_HEADER), _read(headers, TIMINGS_HEADER)
         return Switches(
             self.is_strict if strict is None else strict,
@@ -49,7 +45,7 @@ def _read(headers: Mapping[str, str], name: str) -> bool | None:
 
 
 def refuse_ignored(names: Sequence[str]) -> None:
-    """Raises: InvalidParameter naming the parameters without effect, if there are any."""
+    """Raises: InvalidParameter naming the parameters without effect."""
     if not names:
         return
     shown = ", ".join(name[:MAX_SHOWN_LENGTH] for name in names[:MAX_SHOWN])

@@ -1,8 +1,6 @@
-"""Unpacks bodies that clients have packed.
+"""Unpacks gzip, deflate and zstd bodies, within the limit of a body and a bounded ratio; large ones on threads.
 
-Does: unpack gzip, deflate and zstd, within the limit of a body and a bounded ratio. Unpacked pieces count as they come.
-Unpacking that takes time is done away from the event loop. Does not: read, or pack answers. Called by the endpoints on the
-event loop, once a body's signature, which covers the packed bytes, was checked.
+Called by the endpoints on the event loop, after they checked the body's signature, which covers the packed bytes.
 Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
 """
 
@@ -31,10 +29,7 @@ _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int, held: Body) -> bytes:
-    """The body as it was before its client packed it.
-
-    Raises: UnsupportedCoding, InvalidPayload for bytes that are not packed so, TooLarge, Overloaded.
-    """
+    """The unpacked body. Raises: UnsupportedCoding, InvalidPayload, TooLarge, Overloaded."""
     named = headers.get("content-encoding", "").strip().lower()
     if not named or named == "identity" or not body:
         return body
@@ -47,6 +42,7 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
     pieces: list[bytes] = []
     size = begin = num_members = 0
     unpacker: Any = None
+    malformed: type[Exception] = Exception
     left, is_full = b"", False
     while True:
         if not left and not is_full:
@@ -56,18 +52,19 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
             break
         if unpacker is None:
             num_members += 1
-            unpacker = _Zstd() if coding == "zstd" else zlib.decompressobj(_bits(coding, left))
+            unpacker, malformed = _unpacker(coding, left)
         try:
             work = partial(unpacker.decompress, left, _PIECE_BYTES)
             piece = work() if is_small else await asyncio.to_thread(work)
-        except (zlib.error, ValueError) as error:
+        except malformed as error:
             raise InvalidPayload(f"The body is not {coding}, although Content-Encoding says so: {error}") from error
         size += len(piece)
         if size > most:
             raise _too_large(size, most, max_size_bytes)
         held.add(len(piece))
         pieces.append(piece)
-        left, is_full = unpacker.unconsumed_tail, len(piece) == _PIECE_BYTES
+        left = getattr(unpacker, "unconsumed_tail", b"")  # zstd keeps its own
+        is_full = len(piece) == _PIECE_BYTES
         if unpacker.eof:
             left, is_full, unpacker = unpacker.unused_data, False, None
             if (left or begin < len(body)) and (coding == "deflate" or num_members == MAX_MEMBERS):
@@ -77,45 +74,19 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
     return b"".join(pieces)
 
 
-class _Zstd:
-    """Unpacks one frame of zstd, as an object of zlib does; what it takes in but cannot hand out yet it keeps itself."""
-
-    unconsumed_tail = b""
-
-    def __init__(self) -> None:
+def _unpacker(coding: str, packed: bytes) -> tuple[Any, type[Exception]]:
+    """An object that unpacks one member or frame, and what it raises."""
+    if coding == "zstd":
         if sys.version_info >= (3, 14):
             from compression import zstd
         else:
             from backports import zstd
-        self._error: type[Exception] = zstd.ZstdError
         options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
-        self._unpacker = zstd.ZstdDecompressor(options=options)
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """At most `max_length` bytes more. Raises: ValueError if that is not zstd, or its window is too large."""
-        try:
-            unpacked: bytes = self._unpacker.decompress(data, max_length)
-        except self._error as error:
-            raise ValueError(str(error)) from error
-        return unpacked
-
-    @property
-    def eof(self) -> bool:
-        """True once the frame has ended."""
-        return bool(self._unpacker.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        """The bytes behind the frame."""
-        return bytes(self._unpacker.unused_data)
-
-
-def _bits(coding: str, packed: bytes) -> int:
-    """The code of the form for zlib; some clients send deflate without zlib's head."""
-    if coding == "gzip":
-        return _GZIP
+        return zstd.ZstdDecompressor(options=options), zstd.ZstdError
+    # Some clients send deflate without zlib's head.
     has_head = len(packed) > 1 and packed[0] & 15 == 8 and int.from_bytes(packed[:2]) % 31 == 0
-    return _ZLIB if has_head else _RAW
+    bits = _GZIP if coding == "gzip" else _ZLIB if has_head else _RAW
+    return zlib.decompressobj(bits), zlib.error
 
 
 def _too_large(size: int, most: int, max_size_bytes: int) -> TooLarge:
