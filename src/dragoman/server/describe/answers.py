@@ -1,7 +1,5 @@
-"""The answers of an operation as its description lists them: by status, with what each kind of error means in words.
-
-Does: put answers of one status together. Does not: know any API's statuses or bodies.
-Used by the APIs when they are imported, and when the OpenAPI document is built.
+"""The answers that an operation's description lists, by status. Used when APIs are imported, and for the OpenAPI
+document.
 """
 
 from __future__ import annotations
@@ -20,31 +18,31 @@ KindT = TypeVar("KindT")
 _ELSEWHERE = ("unknown_path", "wrong_method", "conflict", "no_memory")
 
 GENERATING = tuple(kind for kind in KINDS if kind not in _ELSEWHERE)
-"""Kinds that operations which generate answer with; the others tell that there is none, or concern loading models."""
+"""Kinds of errors of operations that generate."""
 
 COUNTING = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
     "unavailable", "overloaded", "timeout", "capacity", "engine_dead", "server_error",
 )  # fmt: skip
-"""Kinds that operations answer with which tokenise a prompt, or count its tokens, and generate nothing."""
+"""Kinds of errors of operations that tokenise a prompt and generate nothing."""
 
 LOADING = ("unavailable", "engine_dead")
-"""Kinds that tell of a model which is not there yet, or not any more."""
+"""Kinds for a model that is not loaded yet, or has stopped."""
 
 LISTING = ("unauthorized",)
-"""Kinds that operations answer with which list something, whatever the call says."""
+"""Kinds of errors of operations that list something."""
 
 FINDING = ("unauthorized", "not_found", *LOADING)
-"""Kinds that operations answer with which tell about one model, named in the path."""
+"""Kinds of errors of operations about one model, named in the path."""
 
 READING = ("invalid_payload", "invalid_parameter", "too_large", *FINDING)
-"""Kinds that operations answer with which tell about one model, named in the body."""
+"""Kinds of errors of operations about one model, named in the body."""
 
 REFUSING = ("unsupported", "unauthorized")
-"""Kinds that operations answer with which refuse every call."""
+"""Kinds of errors of operations that refuse each call."""
 
 _OF_KEYS = ("unauthorized", "forbidden", "rate_limited")
-"""Kinds that every operation has which needs a key: where the first is listed, the others are meant as well."""
+"""Where the first is listed, the others are meant as well."""
 
 _HEADERS: Mapping[str, tuple[str, ...]] = {
     "overloaded": ("Retry-After",),
@@ -55,22 +53,21 @@ _HEADERS: Mapping[str, tuple[str, ...]] = {
 
 
 Shape = Any
-"""What a body looks like: a schema, a Struct (or a type made of them) that is sent or read, or a tuple of alternatives."""
+"""The form of a body: a schema, a Struct (or a type made of them), or a tuple of alternatives."""
 
 Content = Mapping[str, Shape]
-"""Bodies by media type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One status of an operation: when, and what by media type. `headers`: names of header components."""
+    """One status of an operation, with its bodies by media type. `headers`: names of header components."""
 
     description: str
     content: Content = field(default_factory=dict)
     headers: tuple[str, ...] = ()
 
     def or_else(self, other: Answer) -> Answer:
-        """This answer or the other one, under the same status."""
+        """Both answers under one status."""
         merged = dict(self.content)
         for media_type, shape in other.content.items():
             merged[media_type] = (*_choices(merged.get(media_type, ())), *_choices(shape))
@@ -83,7 +80,7 @@ Answers = Mapping[int, Answer]
 
 
 def merged(*parts: Answers) -> dict[int, Answer]:
-    """All answers of several families; those of one status are put together."""
+    """All answers of several families, joined by status."""
     together: dict[int, Answer] = {}
     for part in parts:
         for status, answer in part.items():
@@ -92,19 +89,18 @@ def merged(*parts: Answers) -> dict[int, Answer]:
 
 
 def json_answer(kind: Any, description: str = "the answer", *headers: str) -> Answer:
-    """An answer that is a Struct, or made of them, as it is sent."""
+    """An answer whose JSON body has that type."""
     return Answer(description, {JSON_MEDIA_TYPE: kind}, headers)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFamily:
-    """The errors of one API: the status of every kind, and the bodies of a status."""
+    """The errors of one API: the status of each kind, and the bodies of a status."""
 
     statuses: Mapping[str, int]
     content: Callable[[int], Content]
 
     def answers(self, kinds: Collection[str] = GENERATING) -> dict[int, Answer]:
-        """The errors of these kinds, by status."""
         by_status: dict[int, Answer] = {}
         for kind in dict.fromkeys((*kinds, *(_OF_KEYS if "unauthorized" in kinds else ()))):
             status = self.statuses[kind]
@@ -113,19 +109,18 @@ class ErrorFamily:
         return by_status
 
     def beside(self, answer: Answer, kinds: Collection[str] = GENERATING) -> dict[int, Answer]:
-        """An answer with status 200, and the errors of these kinds."""
+        """A 200 answer, and the errors of these kinds."""
         return merged({200: answer}, self.answers(kinds))
 
 
 @dataclass(frozen=True, slots=True)
 class JsonErrors(ErrorFamily):
-    """Errors whose body is always a Struct, which `body` makes; implements `ErrorTeller`. `headers`: of the answers."""
+    """Errors whose body is the Struct that `body` makes; implements `ErrorTeller`."""
 
     body: Callable[[ServerError, HttpCall], Any]
     headers: Callable[[HttpCall], Mapping[str, str]]
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
         return json_reply(self.statuses[error.kind], self.body(error, http), self.headers(http))
 
 
@@ -135,17 +130,16 @@ def json_teller(
     body: Callable[[ServerError, HttpCall], KindT],
     headers: Callable[[HttpCall], Mapping[str, str]] = lambda http: {},
 ) -> JsonErrors:
-    """Errors whose body is always the same Struct, sent as JSON; `body` makes it. `headers`: of the answers."""
     return JsonErrors(statuses, lambda status: {JSON_MEDIA_TYPE: kind}, body, headers)
 
 
 def json_errors(statuses: Mapping[str, int], kind: Any) -> ErrorFamily:
-    """Errors whose body is always the same Struct, sent as JSON."""
+    """Errors whose body is always that Struct."""
     return ErrorFamily(statuses, lambda status: {JSON_MEDIA_TYPE: kind})
 
 
 def schema_of_shape(shape: Shape) -> Schema:
-    """The schema of a body; those of Structs are made only now, since that takes time."""
+    """The schema of a body. Schemas of Structs are made here, not at import, since that takes time."""
     schemas: list[Schema] = []
     for choice in _choices(shape):
         schema = choice if isinstance(choice, dict) else schema_of(choice)
@@ -155,7 +149,7 @@ def schema_of_shape(shape: Shape) -> Schema:
 
 
 def types_of(contents: Iterable[Content]) -> list[Any]:
-    """The Structs, and types made of them, that bodies consist of."""
+    """The Structs, and types made of them, in these bodies."""
     shapes = [choice for content in contents for shape in content.values() for choice in _choices(shape)]
     return [shape for shape in shapes if not isinstance(shape, dict)]
 

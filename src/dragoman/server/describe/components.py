@@ -1,6 +1,5 @@
-"""Parameters and headers that operations of several APIs have, as components of the document.
-
-Does: describe what calls say outside their bodies. Does not: know which operations use it. Used when APIs are imported.
+"""Parameters and headers that operations of several APIs share, as components of the document. Used when APIs are
+imported.
 """
 
 from __future__ import annotations
@@ -11,18 +10,12 @@ from typing import Any
 from dragoman.server.describe.json_schema import TEXT, Schema
 
 QUESTION = "What is Deep Learning?"
-"""What examples ask."""
-
 MESSAGES = [{"role": "user", "content": QUESTION}]
-"""A conversation for examples."""
-
 BY_NAME = ("model_name_query", "model_name_header")
 VERSIONED = ("model_version_query", "model_version_header")
 IGNORED = ("x-dragoman-ignored",)
 GENERATED = (*IGNORED, "x-dragoman-timings")
-"""The headers that answers with generated text may have."""
 SWITCHES = ("x-dragoman-strict", "x-dragoman-timings")
-"""What clients may switch for one call that generates."""
 
 
 def parameter(where: str, name: str, text: str, schema: Schema) -> dict[str, Any]:
@@ -32,7 +25,6 @@ def parameter(where: str, name: str, text: str, schema: Schema) -> dict[str, Any
 
 
 def header(text: str, schema: Schema = TEXT) -> dict[str, Any]:
-    """One header of answers."""
     return {"description": text, "schema": schema}
 
 
@@ -55,8 +47,6 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
     "model_version_query": parameter("query", "model_version", _VERSION, TEXT),
     "model_version_header": parameter("header", "model_version", _VERSION, TEXT),
 }
-"""Everything that calls of several APIs say outside their bodies."""
-
 HEADERS: Mapping[str, dict[str, Any]] = {
     "x-request-id": header("the call's own id, or a fresh one"),
     "x-dragoman-ignored": header("names of parameters that were accepted and had no effect, separated by commas"),
@@ -67,4 +57,3 @@ HEADERS: Mapping[str, dict[str, Any]] = {
     "Accept-Encoding": header("the codings that bodies of requests may have"),
     "WWW-Authenticate": header("the scheme of the key: Bearer"),
 }
-"""The headers of answers of several APIs that mean something to clients."""

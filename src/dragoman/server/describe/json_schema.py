@@ -1,7 +1,6 @@
-"""Small pieces of JSON Schema that the description is put together from.
+"""Builds small pieces of JSON Schema, and takes over the schemas of Structs. Used by the other modules and the APIs.
 
-Does: build schemas of numbers, strings, alternatives; take over the schemas of Structs. Does not: know any parameter.
-Called by the other modules here, when the document is built. Source: JSON Schema 2020-12, as OpenAPI 3.1 uses it.
+Source: JSON Schema 2020-12, as OpenAPI 3.1 uses it.
 """
 
 from __future__ import annotations
@@ -34,22 +33,19 @@ NULL: Schema = {"type": "null"}
 
 
 def ref(name: str) -> Schema:
-    """A reference to the component `name`."""
     return {"$ref": f"{REFERENCE}{name}"}
 
 
 def array(items: Schema, **limits: int) -> Schema:
-    """An array; `limits` as in minItems."""
     return {"type": "array", "items": items, **limits}
 
 
 def any_of(*choices: Schema) -> Schema:
-    """One of several shapes."""
     return {"anyOf": list(choices)}
 
 
 def an_object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None, text: str = "") -> Schema:
-    """An object; fields that are not named may occur as well."""
+    """An object; other fields are allowed as well."""
     schema: Schema = {"type": "object", "properties": {**required, **(optional or {})}}
     if required:
         schema["required"] = list(required)
@@ -57,12 +53,10 @@ def an_object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | N
 
 
 def described(schema: Schema, text: str, default: Any = None) -> Schema:
-    """The schema with a description and a default, unless they are "" and None."""
     return {**({"description": text} if text else {}), **schema, **({} if default is None else {"default": default})}
 
 
 def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
     if NULL in schema.get("anyOf", ()):
         return schema
     if "anyOf" in schema and len(schema) == 1:
@@ -71,7 +65,7 @@ def nullable(schema: Schema) -> Schema:
 
 
 def without_null(schema: Mapping[str, Any]) -> Schema:
-    """The schema of a field that may be null, as it is when it is not."""
+    """The schema without its null alternative and its default."""
     choices = [choice for choice in schema.get("anyOf", [schema]) if choice != NULL]
     kept = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
     if len(choices) == 1:
@@ -80,7 +74,6 @@ def without_null(schema: Mapping[str, Any]) -> Schema:
 
 
 def range_of(bounds: Bounds) -> Schema:
-    """The keywords of an interval."""
     keywords: Schema = {}
     if bounds.low is not None:
         keywords["exclusiveMinimum" if bounds.is_low_open else "minimum"] = bounds.low
@@ -97,16 +90,13 @@ def struct_schemas(types: Sequence[Any]) -> dict[str, Schema]:
 
 @cache  # a document asks a thousand times for some thirty of them
 def schema_of(kind: Any) -> Schema:
-    """The schema of a Struct, or of a type made of them, that refers to the components of `struct_schemas`.
-
-    Shared by all who ask: not to be changed.
-    """
+    """The schema of a Struct, or of a type made of them; refers to `struct_schemas`. Shared: do not change it."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=f"{REFERENCE}{{name}}")
     return schema
 
 
 def references(value: Any) -> Iterator[str]:
-    """The names of the components that `value` refers to, directly."""
+    """The names of the components that `value` refers to directly."""
     if isinstance(value, Mapping):
         target = value.get("$ref")
         if isinstance(target, str) and target.startswith(REFERENCE):
@@ -119,7 +109,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def used_components(start: Any, components: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Those of `components` that can be reached from `start`, by name in alphabetical order. Raises: KeyError."""
+    """The components that can be reached from `start`, sorted by name. Raises: KeyError."""
     used: set[str] = set()
     waiting = list(references(start))
     while waiting:

@@ -1,7 +1,4 @@
-"""Counts loads of models, their results and their durations, for Prometheus.
-
-Does: count. Does not: load (the host does, and reports). Written and read on the event loop.
-"""
+"""Counts loads of models for Prometheus. The host reports them; written and read on the event loop."""
 
 from __future__ import annotations
 
@@ -15,23 +12,18 @@ from dragoman.metrics import buckets_of
 
 
 class LoadMetrics:
-    """The loads of a process."""
-
     def __init__(self) -> None:
         self._loads: Counter[tuple[str, str]] = Counter()  # model, outcome
         self._seconds: dict[str, Histogram] = {}
 
     def loaded(self, model: str, seconds: float) -> None:
-        """A model was loaded."""
         self._loads[model, "loaded"] += 1
         self._seconds.setdefault(model, Histogram(SECONDS)).add(seconds)
 
     def failed(self, model: str) -> None:
-        """A model could not be loaded."""
         self._loads[model, "failed"] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Both metrics; called by the client library."""
         loads = CounterMetricFamily("dragoman_model_loads", "Models that were loaded", labels=["model", "outcome"])
         for key, count in self._loads.items():
             loads.add_metric(list(key), count)

@@ -1,7 +1,5 @@
-"""The times of a call, as its answer tells them.
-
-Does: work them out from the call's record. Does not: decide who sees them (the responder does) or how they are written
-(encoders do). On the event loop, once per call that wants it.
+"""The times of a call, computed from its record for its answer. On the event loop, once for each call that asks for
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dragoman.server.timings import Measure, Timings
 
 
 def measure_of(call: CallRecord, request_ids: Sequence[str]) -> Measure:
-    """A function that measures the requests of a call; ids identify them, since they may begin in any order."""
+    """A function that measures requests of a call. It finds them by id, since they may begin in any order."""
 
     def measure(index: int | None) -> Timings:
         records = call.requests
@@ -27,13 +25,12 @@ def measure_of(call: CallRecord, request_ids: Sequence[str]) -> Measure:
 
 
 def current_measure(request_ids: Sequence[str]) -> Measure | None:
-    """The same for the call that this task works for; None if it did not come over HTTP."""
+    """The same for the current task's call; None if it did not arrive over HTTP."""
     record = current_call()
     return None if record is None else measure_of(record, request_ids)
 
 
 def timings_of(records: Sequence[RequestRecord]) -> Timings:
-    """The block of these requests."""
     num_cached = sum(record.num_cached_tokens for record in records)
     num_computed = sum(record.num_prompt_tokens for record in records) - num_cached
     num_predicted = sum(record.num_completion_tokens for record in records)

@@ -1,7 +1,6 @@
-"""The facts of one call, and of each request in it, while it runs and when it has ended.
+"""The facts of one call and of its requests, while it runs and after it. Does not log or export (`watch` does).
 
-Does: hold them; let the service find the call that it works for. Does not: log or export (`watch` does). A call's record is
-made by the endpoints, filled by the responder and the service; all on the event loop.
+Made by the endpoints, filled by the responder and the service, on the event loop.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from dragoman.types import (
 
 
 class Outcome(StrEnum):
-    """The outcome of a call."""
-
     FINISHED = "finished"
     REFUSED = "refused"  # before anything was generated, by an error of the client's or because there was no room
     FAILED = "failed"
@@ -36,11 +33,13 @@ class Outcome(StrEnum):
 
 
 _FAILURES = frozenset({"timeout", "cancelled", "engine_failed", "engine_dead", "hook_error", "server_error"})
-"""Kinds of errors that end a call which was taken; statuses do not tell, each API has its own."""
+"""Kinds of errors that end a call after it was accepted. Each API has its own statuses, so they do not tell."""
 
 
 class SequenceRecord(msgspec.Struct):
-    """One sequence of a request. `event_s`: when its events came. Tokens held back for a stop string are counted."""
+    """One sequence of a request. `event_s`: times of its events. `num_tokens` counts tokens held back for a stop
+    string.
+    """
 
     event_s: list[float] = msgspec.field(default_factory=list)
     num_tokens: int = 0
@@ -50,11 +49,10 @@ class SequenceRecord(msgspec.Struct):
 
 
 class RequestRecord(msgspec.Struct):
-    """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not tell.
+    """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not report it.
 
-    `num_queued_tokens`: of its prompt, while it waits for its first output; `max_tokens`: it generates at most, in all its
-    sequences. `asked`: in neutral words. `pictured_s`, `prepared_s`: when its pictures were there, and when it was ready for
-    the engine; None = not yet, or there are none.
+    `num_queued_tokens`: of its prompt, until its first output. `max_tokens`: of all its sequences. `pictured_s`,
+    `prepared_s`: when its pictures were fetched, and when it was ready for the engine; None = not yet, or it has none.
     """
 
     request_id: str
@@ -73,67 +71,62 @@ class RequestRecord(msgspec.Struct):
     prepared_s: float | None = None
 
     def waits(self, request: EngineRequest) -> None:
-        """Note that the request is ready to run."""
+        """Note that the request is ready for the engine."""
         self.num_queued_tokens = len(request.prompt_ids)
         self.max_tokens = request.max_tokens * request.sampling.n
 
     def has_prompt(self, prompt: PromptInfo) -> None:
-        """Its prompt was computed."""
+        """Note that its prompt was computed."""
         self.num_queued_tokens = 0
         self.num_prompt_tokens, self.num_cached_tokens = len(prompt.token_ids), prompt.num_cached_tokens
         self.prompt_text = prompt.text
 
     @property
     def num_completion_tokens(self) -> int:
-        """Of all its sequences."""
         return sum([sequence.num_tokens for sequence in self.sequences])
 
     @property
     def num_draft_tokens(self) -> int:
-        """Of all its sequences."""
         return sum([sequence.num_draft_tokens for sequence in self.sequences])
 
     @property
     def num_accepted_tokens(self) -> int:
-        """Drafts that became completion tokens, of all its sequences."""
+        """Drafts that became completion tokens."""
         return sum([sequence.num_accepted_tokens for sequence in self.sequences])
 
     @property
     def finish_reasons(self) -> list[str]:
-        """Of those sequences that have ended."""
         return [str(sequence.finish_reason) for sequence in self.sequences if sequence.finish_reason is not None]
 
     @property
     def event_s(self) -> list[list[float]]:
-        """Of each sequence that has begun, when its events came."""
         return [sequence.event_s for sequence in self.sequences if sequence.event_s]
 
     @property
     def first_token_s(self) -> float | None:
-        """From its beginning to the first event, None = there was none."""
+        """Seconds from the request's beginning to its first event; None = none yet."""
         firsts = [times[0] for times in self.event_s]
         return min(firsts) - self.begin_s if firsts else None
 
     @property
     def first_step_s(self) -> float:
-        """When its first step began, as far as that is known; monotonic. The engine counts `queue_s` from when it got it."""
+        """The time of its first step, on the monotonic clock. The engine counts `queue_s` from when it got the request."""
         return (self.begin_s if self.prepared_s is None else self.prepared_s) + (self.queue_s or 0.0)
 
     def gaps_s(self) -> list[float]:
-        """Between the events of each sequence."""
+        """Seconds between the events of each sequence."""
         return [gap for times in self.event_s for gap in np.diff(times).tolist()]
 
 
 class CallRecord(msgspec.Struct):
-    """One call over HTTP. `caller`: the name of its key, "" = none; `standing`: of its requests beside others'.
-    `status` 0 = nothing was sent. `error`: None = none.
+    """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent.
 
-    `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
-    it takes; `timeout_name`: the field that says so. `num_expected_tokens`: of prompts that are not tokenised yet, at
-    least. `take`: told of each request when its prompt has been tokenised; raises Overloaded if there is no room for it.
-    `is_kept`: the call may say how long its model stays after it, `keep_s`; None = as the operator has said.
-    `cancel` ends the call with an error. `trace`: the one that it belongs to. `began_s`: seconds since the epoch; `begin_s`,
-    `end_s` on the monotonic clock.
+    `timeout_s`: how long the client waits for the whole answer, `patience_s`: for its next byte; None = no limit.
+    `timeout_name`: the header field with that limit. `num_expected_tokens`: the least number of tokens in prompts that
+    are not tokenised yet. `take` is called for each tokenised prompt; raises Overloaded if there is no room for it.
+    `is_kept`: the call may set `keep_s`, how long its model stays loaded after it; None = as the operator configured.
+    `cancel` ends the call with an error. `began_s`: seconds since the epoch; `begin_s`, `end_s`: on the monotonic
+    clock.
     """
 
     call_id: str
@@ -163,7 +156,6 @@ class CallRecord(msgspec.Struct):
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the call."""
         if self.is_client_gone:
             return Outcome.CLIENT_GONE
         if self.error is None:
@@ -173,41 +165,37 @@ class CallRecord(msgspec.Struct):
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Of all its requests."""
         return sum(request.num_prompt_tokens for request in self.requests)
 
     @property
     def num_cached_tokens(self) -> int:
-        """Of all its prompts."""
         return sum(request.num_cached_tokens for request in self.requests)
 
     @property
     def num_stored_tokens(self) -> int:
-        """Of these, those that were read from disk."""
         return sum(request.num_stored_tokens for request in self.requests)
 
     @property
     def num_completion_tokens(self) -> int:
-        """Of all its requests."""
         return sum(request.num_completion_tokens for request in self.requests)
 
 
 _call: ContextVar[CallRecord | None] = ContextVar("call", default=None)
-"""The call that the current task works for. Tasks inherit it, so that nothing between HTTP and the service hands it on."""
+"""The call that the current task works for. Tasks inherit it, so nothing between HTTP and the service passes it on."""
 
 
 def current_call() -> CallRecord | None:
-    """The call that this task works for, None if it is none over HTTP."""
+    """The call that this task works for; None = none over HTTP."""
     return _call.get()
 
 
 def enter_call(record: CallRecord) -> None:
-    """This task, and those it starts from now on, work for that call."""
+    """Make this task, and those it starts from now on, work for that call."""
     _call.set(record)
 
 
 def new_request(request_id: str, num_sequences: int, adapter: str | None = None) -> RequestRecord:
-    """The record of a request, part of the current call if there is one."""
+    """The record of a request, added to the current call if there is one."""
     record = RequestRecord(request_id, sequences=[SequenceRecord() for _ in range(num_sequences)])
     call = _call.get()
     if call is not None:

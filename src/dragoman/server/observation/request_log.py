@@ -1,7 +1,6 @@
-"""One line in the log for each call that has ended, for people or as JSON.
+"""Writes one line in the log for each call that has ended. Called by `watch`, on the event loop.
 
-Does: put a record into words. Does not: decide what is logged where (the root logger does). Called by `watch`, on the event
-loop. It has no prompts unless the operator wants them, and no messages of errors, which cite what clients sent.
+The line has prompts and messages of errors, which quote clients, only if the operator wants that.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dragoman.server.observation.record import CallRecord
 LOGGER_NAME = "dragoman.requests"
 
 LogForm = Literal["off", "text", "json", "short", "coloured"]
-"""The last two: what a person reads who watches a terminal."""
+"""`short` and `coloured` are for people who watch a terminal."""
 
 _LONGEST_PATH = 80
 _COLOURS = {1: "36", 2: "32", 3: "36", 4: "33"}  # by a status's first digit: cyan, green, cyan, yellow; else red
@@ -29,14 +28,13 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 class RequestLog:
-    """The lines of calls. `shows_prompts`: their prompts as well, and what errors say."""
+    """The lines of calls. `shows_prompts`: adds prompts and messages of errors."""
 
     def __init__(self, form: LogForm, *, shows_prompts: bool = False) -> None:
         self._form = form
         self._shows_prompts = shows_prompts
 
     def write(self, record: CallRecord) -> None:
-        """The line of a call that has ended."""
         if not logger.isEnabledFor(logging.INFO):
             return
         if self._form in ("short", "coloured"):
@@ -50,7 +48,6 @@ class RequestLog:
 
 
 def _short(record: CallRecord, *, has_colours: bool) -> str:
-    """Method, path, status, time and tokens: what of a call is worth a glance."""
     path = "".join(one if one.isprintable() else "?" for one in record.path)
     shown = path if len(path) <= _LONGEST_PATH else path[: _LONGEST_PATH - 3] + "..."
     seconds = record.end_s - record.begin_s
@@ -69,7 +66,7 @@ def _short(record: CallRecord, *, has_colours: bool) -> str:
 
 
 def facts_of(record: CallRecord) -> dict[str, Any]:
-    """The facts of the line, by name. Durations in milliseconds; null = not known, or there was none."""
+    """The facts of the line. Durations in milliseconds; None = not known."""
     requests = record.requests
     firsts = [request.first_token_s for request in requests if request.first_token_s is not None]
     queues = [request.queue_s for request in requests if request.queue_s is not None]
@@ -103,7 +100,7 @@ def facts_of(record: CallRecord) -> dict[str, Any]:
 
 
 def _parameter(error: ServerError) -> str | None:
-    """The parameter that an error is about, without the places in it, whose names may be the client's own."""
+    """The parameter of an error, without the path inside it, which may hold names that the client made up."""
     if error.param is None or not error.names_parameter:
         return None
     found = _PARAMETER.match(error.param)
@@ -115,7 +112,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _sentence(facts: dict[str, Any]) -> str:
-    """`name=value` for all that is not zero, quoted as JSON where a value could be taken for more than one word."""
+    """`name=value` for all that is not zero, quoted as JSON where a value could be read as several words."""
     words = []
     for name, value in facts.items():
         if value in (None, "", 0) or name == "time":

@@ -1,9 +1,8 @@
-"""Spans of calls for OpenTelemetry: one for each call, in it one for each of its phases.
+"""Spans for OpenTelemetry: one for each call, and in it one for each phase, made from recorded times when the call has
+ended.
 
-Does: begin a call's span in the client's trace, end it with what the record knows, and make the phases then, from recorded
-times. Does not: measure, or send on the event loop: a thread of the SDK's sends batches. Made by the app if an
-endpoint is configured; used on the event loop.
-Source: OpenTelemetry's semantic conventions for generative AI (gen_ai.*), error.type and http.*.
+The app makes it if an endpoint is configured; used on the event loop. A thread of the SDK sends the spans. Source:
+OpenTelemetry's semantic conventions for generative AI (gen_ai.*), error.type and http.*.
 """
 
 from __future__ import annotations
@@ -35,14 +34,12 @@ _NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TraceExport:
-    """The receiver of spans, and the protocol."""
-
     endpoint: str
     protocol: TraceProtocol = "http/protobuf"
 
 
 def missing_package(protocol: TraceProtocol) -> str:
-    """The package to install for sending spans by that protocol, "" if it is there."""
+    """The package to install for sending spans by that protocol, "" if it is installed."""
     module, package = _PACKAGES[protocol]
     parts = module.split(".")
     for length in range(1, len(parts) + 1):  # looking for a module imports its parents
@@ -52,7 +49,7 @@ def missing_package(protocol: TraceProtocol) -> str:
 
 
 class Tracing:
-    """The spans of one server. What the SDK reads of the environment (OTEL_*) counts: sampler, headers, batches, names."""
+    """The spans of one server. The SDK reads OTEL_* variables: sampler, headers, batches, names."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         from opentelemetry import trace
@@ -71,7 +68,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("dragoman", __version__)
 
     def begin(self, record: CallRecord, headers: Mapping[str, str]) -> Any:
-        """The call's span, in the trace that its header fields name, else in one of its own. Sets: `record.trace`."""
+        """The call's span, in the trace that its header fields name, else in a new one. Sets: `record.trace`."""
         span = self._tracer.start_span(
             record.api,
             self._extract(dict(headers)),
@@ -89,13 +86,12 @@ class Tracing:
         return span
 
     def end(self, span: Any, record: CallRecord) -> None:
-        """The call has ended: tell all of it."""
         if span.is_recording():
             self._tell(span, record)
         span.end(_unix_ns(record, record.end_s))
 
     def close(self) -> None:
-        """Send the rest, for a bounded time: a collector that is gone must not keep the server from ending."""
+        """Send the rest, for a bounded time: a missing collector must not keep the server from ending."""
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(CLOSE_TIMEOUT_S)
@@ -118,7 +114,7 @@ class Tracing:
 
 
 def open_tracing(export: TraceExport) -> Tracing:
-    """Spans that are sent there. Raises: ImportError if the packages are missing."""
+    """Spans sent to that endpoint. Raises: ImportError if the packages are missing."""
     exporter: SpanExporter
     if export.protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
@@ -132,8 +128,6 @@ def open_tracing(export: TraceExport) -> Tracing:
 
 
 class _Phase(NamedTuple):
-    """A part of one request's life; times on the monotonic clock."""
-
     name: str
     begin_s: float
     end_s: float
@@ -141,7 +135,6 @@ class _Phase(NamedTuple):
 
 
 def _phases(request: RequestRecord) -> Iterator[_Phase]:
-    """The known phases of a request, one after the other."""
     at_s, named = request.begin_s, {"dragoman.request.id": request.request_id}
     if request.pictured_s is not None:
         yield _Phase("pictures", at_s, request.pictured_s, named)

@@ -1,8 +1,6 @@
-"""Watches every call that generates: knows those that run, counts each one that has ended, and has it logged and traced.
+"""Watches each call that generates: lists running calls, and counts, logs and traces ended ones.
 
-Does: make records; count calls, tokens and durations by API, model and outcome, for Prometheus. Does not: measure (the
-service and the responder fill the records), or count what engines do (`metrics.exposition` reads that from them). Made by
-the app; used on the event loop only, at a scrape too.
+Does not measure, or count what engines do (`metrics.exposition` does). Made by the app, used on the event loop.
 """
 
 from __future__ import annotations
@@ -46,8 +44,6 @@ DROPPED = "dropped"
 
 
 class CallMetrics:
-    """Counters of ended calls."""
-
     def __init__(self) -> None:
         self._calls: Counter[_Key] = Counter()
         self._tokens: dict[str, Counter[_Key]] = {"prompt": Counter(), "cached": Counter(), "completion": Counter()}
@@ -57,7 +53,6 @@ class CallMetrics:
         self._histograms: dict[str, dict[_Key, Histogram]] = {name: {} for name in _HISTOGRAMS}
 
     def observe(self, record: CallRecord) -> None:
-        """Count a call that has ended."""
         outcome = record.outcome
         key = (record.api, record.model, str(outcome))
         self._calls[key] += 1
@@ -86,7 +81,6 @@ class CallMetrics:
             self._of(f"dragoman_{name}", key).add(value, trace_id)
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; called by the client library."""
         labels = ["api", "model", "outcome"]
         yield _counter("dragoman_requests", "Calls that have ended", labels, self._calls)
         for kind, counts in self._tokens.items():
@@ -102,13 +96,13 @@ class CallMetrics:
             yield family
 
     def count(self, name: str, model: str) -> float:
-        """The sum over APIs and outcomes of a counter: `requests`, `finished` (of these), or tokens by their kind."""
+        """A counter summed over APIs and outcomes. `name`: `requests`, `finished` (of these), or a kind of tokens."""
         counts = self._tokens.get(name, self._calls)
         outcomes = {Outcome.FINISHED} if name == "finished" else set(Outcome)
         return sum(count for (_, served, outcome), count in counts.items() if served == model and outcome in outcomes)
 
     def finish_reasons(self, model: str) -> Mapping[str, int]:
-        """The number of sequences by the reason of their end; those that were cut off count as aborted."""
+        """The number of sequences by finish reason; sequences cut off count as aborted."""
         counts: Counter[str] = Counter()
         for (_, served, _, reason), count in self._sequences.items():
             if served == model:
@@ -116,11 +110,11 @@ class CallMetrics:
         return counts
 
     def failures(self, model: str) -> Mapping[str, int]:
-        """The number of calls that did not finish, by the kind of error; `DROPPED` = the client left."""
+        """The number of unfinished calls by kind of error; `DROPPED` = the client left."""
         return {reason: count for (served, reason), count in self._failures.items() if served == model}
 
     def histogram(self, name: str, model: str) -> Histogram:
-        """The sum over APIs and outcomes of a histogram."""
+        """A histogram summed over APIs and outcomes."""
         merged = Histogram(_HISTOGRAMS[name][1])
         for (_, served, _), histogram in self._histograms[name].items():
             if served == model:
@@ -135,7 +129,6 @@ class CallMetrics:
 
 
 def _phases(request: RequestRecord) -> dict[str, float]:
-    """The durations and sizes of a request that has begun to answer, by their histograms."""
     times = request.event_s
     first_s, last_s = min(each[0] for each in times), max(each[-1] for each in times)
     begin_s = min(request.first_step_s, first_s)
@@ -160,10 +153,7 @@ def _counter(name: str, text: str, labels: list[str], counts: Mapping[Any, int])
 
 
 class Watch:
-    """The calls of one server. `log` None = nothing is logged. `tracing` None = no spans are made.
-
-    `other_names`: see `MetricsRegistry`.
-    """
+    """The calls of one server. `log`, `tracing` None = off. `other_names`: see `MetricsRegistry`."""
 
     def __init__(
         self, log: RequestLog | None = None, other_names: tuple[str, ...] = (), tracing: Tracing | None = None
@@ -177,20 +167,19 @@ class Watch:
 
     @property
     def running(self) -> tuple[CallRecord, ...]:
-        """The calls that have not been answered to the end, the oldest first."""
         return tuple(self._running.values())
 
     def cancel(self, call_id: str) -> bool:
-        """End the call of that id; False if none runs."""
+        """End the call with that id; False if none runs."""
         record = self._running.get(call_id)
         if record is not None:
             record.cancel(Cancelled(f"the request {call_id} was cancelled"))
         return record is not None
 
     def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
-        """The record of a call that is to be answered now, by this task; to be ended.
+        """The record of a call that this task answers now; call `end` later.
 
-        Its id is the client's own, unless a call with the same is running: logs and some engines identify requests by it.
+        Its id is the client's own, unless a running call has the same: logs and some engines identify requests by it.
         """
         call_id = http.request_id
         if call_id in self._running:
@@ -212,7 +201,6 @@ class Watch:
         return record
 
     def end(self, record: CallRecord, exchange: Exchange) -> None:
-        """The call has been answered, or nobody waits for it any more."""
         del self._running[record.call_id]
         record.status = exchange.status
         self._finish(record)
@@ -220,13 +208,12 @@ class Watch:
             self._tracing.end(self._spans.pop(record.call_id), record)
 
     def refused(self, api: str, exchange: Exchange, error: ServerError) -> None:
-        """A call was answered with an error before it was looked at: its key or its size."""
+        """Count a call that was refused before it was read, for its key or its size."""
         record = CallRecord(exchange.request_id, api, exchange.path, exchange.method, caller=exchange.caller)
         record.status, record.error = exchange.status, error
         self._finish(record)
 
     async def aclose(self) -> None:
-        """Send the spans that are left."""
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 

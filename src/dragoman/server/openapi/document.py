@@ -1,7 +1,7 @@
-"""Builds the OpenAPI document from the operations of all APIs.
+"""Builds the OpenAPI document from the operations of all APIs, when it is first asked for. Leaves out unused
+components.
 
-Does: put operations, schemas and components together; leave out what no operation uses. Does not: know any API.
-Called once, when the document is first asked for, on the event loop. Source: OpenAPI Specification 3.1.0.
+Source: OpenAPI Specification 3.1.0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ too large and wrong keys are told in the shape of the API that the path belongs 
 def openapi_document(
     apis: Sequence[Api], profile: ModelProfile, needs_key: NeedsKey = lambda scope: False
 ) -> dict[str, Any]:
-    """The document for these APIs, as it is written to JSON, with the options of the default model's `profile`."""
+    """The document for these APIs, with the options of the default model's `profile`."""
     operations = [operation for api in apis for operation in api.operations]
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -69,7 +69,7 @@ def openapi_document(
 
 
 def _joined(parts: Iterable[Components]) -> dict[str, Any]:
-    """All components by name. Raises: ValueError if two APIs mean different things by one name."""
+    """All components by name. Raises: ValueError if two APIs define one name differently."""
     together: dict[str, Any] = {}
     for part in parts:
         for name, component in part.items():
@@ -89,7 +89,6 @@ def _options_text(apis: Sequence[Api], profile: ModelProfile) -> str:
 
 
 def _contents(operation: Operation) -> Iterator[Content]:
-    """The contents of the body and of all answers."""
     yield operation.body
     yield from (answer.content for answer in operation.answers.values())
 
@@ -114,14 +113,14 @@ def _operation(operation: Operation, needs_key: NeedsKey) -> dict[str, Any]:
 
 
 def _not_unpacked(operation: Operation) -> Answer:
-    """The answer to a body in a coding that is not taken, in the words of a body that cannot be read."""
+    """The answer to an unsupported Content-Encoding, in the shape of the answer to an unreadable body."""
     told = [answer for status, answer in operation.answers.items() if status in _UNREADABLE]
     whole = reduce(Answer.or_else, told, Answer("", {}))
     return replace(whole, description="the body is packed in a way that is not taken", headers=("Accept-Encoding",))
 
 
 def _operation_id(method: str, path: str) -> str:
-    """A name that code generators can use, different for every operation."""
+    """A name that code generators can use, unique for each operation."""
     words = re.findall(r"[A-Za-z0-9]+", path) or ["root"]
     return "_".join((method.lower(), *words))
 

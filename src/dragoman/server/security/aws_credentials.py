@@ -1,4 +1,4 @@
-"""Key pairs of AWS clients: a file in the form of AWS's own shared credentials, or a text.
+"""Key pairs of AWS clients: a file in the form of AWS's own shared credentials, or a text. Read at the start and at changes.
 
     [alice]
     aws_access_key_id = ALICE
@@ -6,7 +6,6 @@
     aws_session_token = ...            only where the client sends one
     scopes = inference
 
-Does: read them. Does not: check signatures (`sigv4` does). Called at the start and when the file has changed.
 Source: AWS SDKs and Tools Reference, "Shared config and credentials files".
 """
 
@@ -25,7 +24,7 @@ _ID_FORM = re.compile(r"\w{1,128}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A key pair to sign with. The secret is kept in clear: checking signatures needs it. `session_token` "" = none."""
+    """A key pair. The secret is kept in clear: checking signatures needs it. `session_token` "" = none."""
 
     access_key_id: str
     secret: str = field(repr=False)
@@ -45,7 +44,7 @@ def read_credentials_text(text: str, name: str, usual: Limits) -> KeyPair:
 
 
 def read_credentials_file(path: Path, usual: Limits) -> list[KeyPair]:
-    """The key pairs of the file, each called like its section. Raises: KeysError."""
+    """The key pairs of the file; a section's name is its caller's name. Raises: KeysError."""
     parser = configparser.RawConfigParser(default_section="", inline_comment_prefixes=None)
     try:
         parser.read_string(path.read_text(encoding="utf-8"))

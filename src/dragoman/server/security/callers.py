@@ -1,8 +1,4 @@
-"""The holder of a key: its name, its scopes, its limits.
-
-Does: hold that, and read the parts that all files of keys have in common. Does not: know keys. Made when keys are read, at
-the start and when their files change.
-"""
+"""The holder of a key: its name, scopes and limits; reads the settings that all files of keys share."""
 
 from __future__ import annotations
 
@@ -20,21 +16,17 @@ NAME_FORM = "1 to 64 letters, digits and . _ @ -"
 SCOPES, REQUESTS, TOKENS = "scopes", "requests-per-minute", "tokens-per-minute"
 PRIORITY, SHARE, BACKGROUND = "priority", "share", "background"
 FACTS = (SCOPES, REQUESTS, TOKENS, PRIORITY, SHARE, BACKGROUND)
-"""What may be said of a key beside its name."""
-
 _MAX_SHARE = 1000
 _MAX_LIMIT = 999_999_999
 _MAX_PRIORITY = 2**31 - 1
 
 
 class KeysError(Exception):
-    """Keys cannot be used as they are written; one line that says where and why, and never the key itself."""
+    """Keys cannot be used as they are written. The message says where and why, and never contains a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a caller. None = no limit."""
-
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
 
@@ -56,15 +48,14 @@ class Caller:
 
 
 def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> KeysError:
-    """The error for a file of keys that cannot be read; it cites nothing of the content."""
+    """The error for a file of keys that cannot be read; quotes nothing of its content."""
     why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
     return KeysError(f"{path}: must be a readable UTF-8 file: {why}")
 
 
 def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
-    """The caller of that name. `facts`: the settings of its key; `usual`: the limits of keys without settings.
-
-    Raises: KeysError.
+    """The caller with that name. `facts`: the settings of its key; `usual`: limits for keys without them. Raises:
+    KeysError.
     """
     if not NAME.fullmatch(name):
         raise KeysError(f"a key's name must be {NAME_FORM}")
@@ -87,7 +78,6 @@ def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
 
 
 def _integer(name: str, facts: Mapping[str, str], low: int, high: int, usual: int | None) -> int | None:
-    """The number that a fact says, `usual` if it is not there. Raises: KeysError."""
     if name not in facts:
         return usual
     text = facts[name]

@@ -1,8 +1,6 @@
-"""Decides which pages of other origins may read answers, and tells their browsers.
+"""Decides which pages of other origins may read answers, and tells their browsers. Does not refuse calls (`gate` does).
 
-Does: the header fields of CORS, of every answer and of preflights. Does not: refuse calls: keys and `browsers`
-refuse those that do harm without the answer being read. Made by the app, used on the event loop.
-Source: Fetch Standard, "CORS protocol".
+The app makes it and uses it on the event loop. Source: Fetch Standard, "CORS protocol".
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ ALWAYS_EXPOSED = (
     "retry-after",
     *(f"x-ratelimit-{fact}-{of}" for fact in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
 )
-"""Fields of answers that pages may read beside those that APIs declare; a browser shows them no others."""
+"""Fields that pages may read beside those that APIs declare; a browser hides all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorsRules:
-    """The rules of the operator. `origins`: separated by commas, or `*`; "" = no page of another origin reads anything.
+    """The operator's rules. `origins`: separated by commas, or `*`; "" = no page of another origin may read answers.
 
-    `methods`, `headers`: what pages may send; "" = what the route answers to, and what the page asks for.
-    `allows_credentials`: browsers may add cookies and certificates of their own; not with `*`.
+    `methods`, `headers`: that pages may send; "" = those of the route, and those that the page asks for.
+    `allows_credentials`: browsers may add cookies and certificates; not with `*`.
     """
 
     origins: str = ""
@@ -36,12 +34,9 @@ class CorsRules:
 
 
 NO_PAGES = CorsRules()
-"""Only pages of the server itself read answers."""
 
 
 class Cors:
-    """The rules, ready to be asked."""
-
     def __init__(self, rules: CorsRules, declared: Iterable[str] = ()) -> None:
         """`declared`: fields of answers that the APIs describe."""
         self._rules = rules
@@ -62,7 +57,7 @@ class Cors:
         return ANY in self._origins or origin in self._origins
 
     def headers(self, origin: str | None) -> Mapping[str, str]:
-        """The fields of an answer to a page of that origin, None = to no page."""
+        """The fields for an answer to a page of that origin; None = to no page."""
         if ANY in self._origins:
             return self._of_any
         if origin is None or not self.allows(origin):
@@ -70,9 +65,8 @@ class Cors:
         return {"access-control-allow-origin": origin, **self._static, **_VARY}
 
     def preflight(self, headers: Mapping[str, str], allow: str) -> Mapping[str, str]:
-        """The further fields of a preflight answer, for a route with the methods `allow`.
-
-        Empty if this is not a preflight, or if the page may not read answers.
+        """The further fields for a route with the methods `allow`; {} if this is not a preflight, or the page may not read
+        answers.
         """
         is_allowed = "access-control-allow-origin" in self.headers(headers.get("origin"))
         if not is_allowed or "access-control-request-method" not in headers:
@@ -85,4 +79,4 @@ class Cors:
 
 
 _VARY = {"vary": "origin"}
-"""Header of answers that depend on the origin: caches must not reuse them for other origins."""
+"""Caches must not reuse answers for other origins."""

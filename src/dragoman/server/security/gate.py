@@ -1,13 +1,12 @@
-"""The door of every operation: whose key a call has, whether that opens it, and how much its caller may still ask for.
+"""Checks each call: whose key it carries, whether that key allows it, and how much the caller may still ask for.
 
-Does: check the head before the body is read, and a signed body after it; note the caller on the exchange; know how large
-bodies may be, one and all; decide which requests of browsers are served without a key. Does not: read bodies or files.
-Made by the app, used by it and the endpoints on the event loop; `keyring` is replaced when keys have changed.
+Checks the head before the body is read, and a signed body after it. The app and the endpoints use it on the event loop;
+`keyring` is replaced when keys have changed.
 
-A browser sends requests of any page to this machine, too. It hides the answers of other origins, but the requests take
-effect. A page whose own name leads to 127.0.0.1 reads the answers as well (DNS rebinding). A key would stop both. Without
-one, the header fields that browsers send tell their requests from those of other programs.
-Source: Fetch Metadata Request Headers (W3C), "Sec-Fetch-Site"; Fetch Standard, "Origin".
+A browser also sends requests of any page to this machine. It hides the answers of other origins, but the requests take
+effect. A page whose own name leads to 127.0.0.1 even reads the answers (DNS rebinding). A key would stop both. Without
+one, the header fields of browsers tell their requests from those of other programs. Source: Fetch Metadata Request
+Headers (W3C), "Sec-Fetch-Site"; Fetch Standard, "Origin".
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ MAX_SHOWN = 80  # characters of a host or origin that an error repeats
 _OTHERS = frozenset({"cross-site", "same-site"})  # of Sec-Fetch-Site: the page has another origin
 
 CheckBody = Callable[[bytes], Awaitable[None]]
-"""Lets a call pass whose body is signed. Raises: as `Gate.check`."""
+"""Checks the signed body of a call. Raises: as `Gate.check`."""
 
 
 class Gate:
-    """Checks every call. `keyring` None = no call needs a key. `open_scopes`: scopes that need no key even so."""
+    """Checks calls. `keyring` None = calls need no key. `open_scopes`: scopes that need no key even then."""
 
     def __init__(
         self,
@@ -50,7 +49,6 @@ class Gate:
         max_body_memory_bytes: int = DEFAULT_BODY_MEMORY_BYTES,
         visitors: Visitors | None = None,
     ) -> None:
-        """`max_body_memory_bytes`: of the bodies of all calls together. `visitors`: who may ask without a key."""
         self.bodies = Bodies(max_body_memory_bytes)
         self.max_request_size_bytes = max_request_size_bytes
         self.keyring = keyring
@@ -59,11 +57,12 @@ class Gate:
         self._visitors = visitors or Visitors()
 
     def needs_key(self, scope: Scope) -> bool:
-        """True if calls of that scope have to carry a key."""
+        """True if calls of that scope must carry a key."""
         return self.keyring is not None and scope not in self.open_scopes
 
     def check(self, exchange: Exchange, scope: Scope) -> CheckBody | None:
-        """Let the call pass, or all of it but its body, which the result is for.
+        """Check a call, and note its caller on the exchange. Returns a function to check its body with, if that is
+        signed.
 
         Raises: Unauthorized, Forbidden, RateLimited.
         """
@@ -109,7 +108,7 @@ class Gate:
 
 
 def find_caller(keyring: Keyring, headers: Mapping[str, str]) -> Caller | None:
-    """The caller whose key the call carries, in a header field of any of the APIs; one right key among several is enough."""
+    """The caller whose key is in a header field of any API; one right key among several is enough."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     named = [headers.get(name, "") for name in KEY_HEADERS]
     for text in [*named, token] if scheme.lower() == "bearer" else named:
@@ -122,10 +121,10 @@ def find_caller(keyring: Keyring, headers: Mapping[str, str]) -> Caller | None:
 
 
 class AllowedHosts:
-    """The names that this server goes by, beside those of this machine itself. `*` = any."""
+    """The names of this server, beside those of this machine. `*` = any."""
 
     def __init__(self, names: Sequence[str] = (ANY,)) -> None:
-        """`names`: hosts, `*.DOMAIN` for all names below one; with a port where only that one is meant."""
+        """`names`: hosts; `*.DOMAIN` = all names below that domain; with a port if only that port is meant."""
         self._names = frozenset(names)
         self._allows = lru_cache(maxsize=256)(self._is_allowed)
 
@@ -140,7 +139,7 @@ class AllowedHosts:
         )
 
     def names(self, host: str) -> bool:
-        """True if the operator has listed this host by its name."""
+        """True if the operator has listed this host."""
         return host != "" and (host in self._names or _without_port(host) in self._names or self._is_below(host))
 
     def _is_allowed(self, host: str) -> bool:
@@ -154,15 +153,16 @@ class AllowedHosts:
 
 
 class Visitors:
-    """Checks that a request comes from an allowed page, if a browser sends it."""
+    """Checks that a request comes from an allowed page, if a browser sends it. `hosts`: whose pages count as the
+    server's own.
+    """
 
     def __init__(self, cors: Cors | None = None, hosts: AllowedHosts | None = None) -> None:
-        """`cors` None = pages of this server only. `hosts`: whose pages count as its own."""
         self._cors = cors
         self._hosts = hosts or AllowedHosts()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raises: Forbidden for what a browser sends on behalf of a page of another origin, unless CORS lets that read."""
+        """Raises: Forbidden for a browser's request from a page of another origin, unless CORS allows that page."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if (origin is None and site is None) or not self._is_foreign(origin, site, headers):
             return
@@ -192,6 +192,6 @@ def _is_this_machine(name: str) -> bool:
 
 
 def _without_port(host: str) -> str:
-    """The host as it stands before `:PORT`, without the dot at its end that names may have."""
+    """The host without `:PORT`, and without the dot that names may end with."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() and not name.endswith(":") else host).rstrip(".")

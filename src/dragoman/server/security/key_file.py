@@ -1,12 +1,9 @@
-"""The file of API keys: one on each line, bare or with a name and what it opens.
+"""Reads the file of API keys: one on each line, bare or with a name and settings. Called at the start and at changes.
 
-    # comments and empty lines do not count
-    f3c9...                                    a bare key opens everything; it is called key-LINE
-    alice: f3c9...                             a key with a name
-    bob: sha256:9b74... scopes=inference,metrics requests-per-minute=60 tokens-per-minute=20000
-
-Does: read it. Does not: keep keys (`keyring` does) or watch the file (`reloading` does). Called at the start and when the
-file has changed.
+# comments and empty lines do not count
+f3c9...                                    a bare key opens everything; it is called key-LINE
+alice: f3c9...                             a key with a name
+bob: sha256:9b74... scopes=inference,metrics requests-per-minute=60 tokens-per-minute=20000
 """
 
 from __future__ import annotations
@@ -26,19 +23,18 @@ _LINE = re.compile(r"(?P<name>[^\s:]+):\s+(?P<key>\S+)(?P<facts>(\s+\S+)*)")
 
 @dataclass(frozen=True, slots=True)
 class NamedKey:
-    """A key and whose it is. `sha256`: of the key as bytes of UTF-8; the key itself is not kept."""
+    """A key and its caller. `sha256`: of the key as UTF-8; the key itself is not kept."""
 
     sha256: bytes
     caller: Caller
 
 
 def hashed(key: str) -> bytes:
-    """The hash that is kept of a key."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def read_key_file(path: Path, usual: Limits) -> list[NamedKey]:
-    """The keys of the file. Raises: KeysError naming file and line, if it cannot be read, has none or is malformed."""
+    """The keys of the file. Raises: KeysError naming file and line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,4 @@
-"""All keys that open something, at one moment.
-
-Does: find the caller of a key, in a time that reveals nothing of the keys; hold the key pairs of AWS clients. Does not: read
-files at requests. Made at the start, and again whenever a file of keys has changed; never changed itself.
-"""
+"""All valid keys at one moment. Made at the start, and again when a file of keys has changed; never changed itself."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ ENVIRONMENT = "environment"  # what the key is called that the operator gave wit
 
 
 class Keyring:
-    """Keys by their hashes. Raises: KeysError if one key is two callers'."""
+    """Callers by the hashes of their keys, and key pairs of AWS. Raises: KeysError if two callers share a key."""
 
     def __init__(self, keys: Iterable[NamedKey] = (), pairs: Iterable[KeyPair] = ()) -> None:
         # With a secret in the hash nobody can choose a key whose hash resembles another one's. So the time of a look-up
@@ -38,11 +34,9 @@ class Keyring:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the callers, sorted."""
         return tuple(sorted({one.name for one in (*self._callers.values(), *(x.caller for x in self.pairs.values()))}))
 
     def find(self, key: bytes) -> Caller | None:
-        """The caller with that key, None = no caller."""
         return self._callers.get(self._hash(hashlib.sha256(key).digest()))
 
     def _hash(self, sha256: bytes) -> bytes:
@@ -51,10 +45,7 @@ class Keyring:
 
 @dataclass(frozen=True, slots=True)
 class KeySources:
-    """The sources of keys beside the bare ones. `aws`: a key pair as a text, "" = none.
-
-    `usual`: the limits of callers whose key says none.
-    """
+    """The sources of keys. `aws`: a key pair as a text, "" = none. `usual`: limits of callers whose key has none."""
 
     key_file: Path | None = None
     aws: str = field(default="", repr=False)
@@ -63,11 +54,12 @@ class KeySources:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files among them."""
         return tuple(path for path in (self.key_file, self.aws_file) if path is not None)
 
     def read(self, bare: Iterable[str] = ()) -> Keyring | None:
-        """All keys; None = nobody asks for keys. Reads files. `bare`: keys that open everything. Raises: KeysError."""
+        """All keys, read from the files; None = calls need no key. `bare`: keys that open everything. Raises:
+        KeysError.
+        """
         keys = [NamedKey(hashed(key), Caller(ENVIRONMENT, limits=self.usual)) for key in bare]
         if not (keys or self.aws or self.files):
             return None
@@ -80,4 +72,3 @@ class KeySources:
 
 
 NO_FILES = KeySources()
-"""No keys but the bare ones."""

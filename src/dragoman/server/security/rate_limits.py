@@ -1,9 +1,8 @@
-"""Limits the requests and tokens of each caller: buckets that fill steadily, a minute's worth at most.
+"""Limits the requests and tokens of each caller, by buckets that fill steadily and hold a minute's worth.
 
-Does: count, refuse, report what is left. Does not: know keys. Used by the gate, on the event loop. Tokens are known only
-when a call has ended: they are taken then, below zero if necessary. The next calls are refused until the debt is paid.
-So the rate holds over time, and several calls at once may exceed it for a while.
-Source: OpenAI API reference, headers of rate limits.
+A call's tokens are known and taken only when it has ended, below zero if necessary; then calls are refused until the
+debt is paid. So several calls at once may exceed the rate for a while. Used by the gate, on the event loop. Source:
+OpenAI API reference, headers of rate limits.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ PERIOD_S = 60.0
 
 
 class Bucket:
-    """A bucket of one limit. `size`: the amount added in a minute, and the amount at the beginning."""
+    """The bucket of one limit, full at first. `size`: the amount added in a minute."""
 
     def __init__(self, size: int, now_s: float) -> None:
         self.size = size
@@ -27,34 +26,33 @@ class Bucket:
         self._at_s = now_s
 
     def left(self, now_s: float) -> float:
-        """The amount that may be taken now; below zero, the debt."""
+        """The amount that may be taken now; negative = a debt."""
         self._level = min(self.size, self._level + max(0.0, now_s - self._at_s) * self.size / PERIOD_S)
         self._at_s = now_s
         return self._level
 
     def resize(self, size: int, now_s: float) -> None:
-        """Have another size from now on, and no more in it than there was: its limit has changed, or a name has two."""
+        """Change the size, because the limit has changed or the keys of one name have two limits. Adds nothing."""
         self._level = min(self.left(now_s), float(size))
         self.size = size
 
     def take(self, amount: float) -> None:
-        """Take `amount`, whether it is there or not."""
         self._level -= amount
 
     def until_s(self, level: float, now_s: float) -> float:
-        """Seconds until there is that much."""
+        """Seconds until the bucket holds `level`."""
         return max(0.0, level - self.left(now_s)) * PERIOD_S / self.size
 
 
 class RateLimits:
-    """The buckets of all callers who have limits. `clock`: seconds, monotonic."""
+    """The buckets of all callers with limits. `clock`: seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: dict[tuple[str, str], Bucket] = {}
 
     def admit(self, caller: Caller) -> Mapping[str, str]:
-        """Take one request; the header fields that tell what is left. Raises: RateLimited."""
+        """Take one request, and return the header fields that tell what is left. Raises: RateLimited."""
         now_s = self._clock()
         buckets = self._of(caller, now_s)
         for name, bucket in buckets.items():
@@ -71,7 +69,7 @@ class RateLimits:
         return self.headers(caller)
 
     def spend(self, caller: str, num_tokens: int) -> None:
-        """Take what a call of the caller of that name has come to."""
+        """Take the tokens of a call that has ended."""
         if self._buckets and (bucket := self._buckets.get((caller, "tokens"))) is not None:
             bucket.left(self._clock())
             bucket.take(num_tokens)
@@ -87,7 +85,6 @@ class RateLimits:
         return told
 
     def _of(self, caller: Caller, now_s: float) -> dict[str, Bucket]:
-        """The caller's buckets."""
         found = {}
         for name, size in _sizes(caller.limits):
             bucket = self._buckets.get((caller.name, name))

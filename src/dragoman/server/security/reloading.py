@@ -1,8 +1,4 @@
-"""Reloads files when they change: keys and certificates.
-
-Does: look at them from time to time, and at once when told to; have them read on a thread; report the result. Does
-not: know their content. A task of its own on the event loop; no request waits for it.
-"""
+"""Reads the files of keys and certificates again when they change, on a thread. A task of its own on the event loop."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ class Reloadable:
 
 
 class Reloader:
-    """Watches them. `interval_s`: between two looks."""
-
     def __init__(self, watched: Sequence[Reloadable], interval_s: float = INTERVAL_S) -> None:
         self._watched = [one for one in watched if one.files]
         self._interval_s = interval_s
@@ -42,11 +36,10 @@ class Reloader:
         return bool(self._watched)
 
     def wake(self) -> None:
-        """Read everything now, whether it seems to have changed or not. On the event loop."""
+        """Read all files now, changed or not. Call it on the event loop."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._interval_s)
@@ -68,7 +61,7 @@ class Reloader:
 
 
 def _marks(files: Sequence[Path]) -> _Marks:
-    """Marks of the files; other marks mean that a file has changed."""
+    """A value for each file, which differs once the file has changed."""
     return tuple(_mark(path) for path in files)
 
 

@@ -1,7 +1,4 @@
-"""The scopes of keys: each operation of the client APIs has one scope, each key any number of them.
-
-Does: name them. Does not: check anything (`gate` does). Used by the operations' tables and wherever keys are read.
-"""
+"""The scopes of keys: each operation of the client APIs has one, each key any number of them. `gate` checks them."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """The reach of an operation."""
-
     OPEN = "open"  # needs no key: health checks, and what the server says of itself
     INFERENCE = "inference"  # generates, counts tokens, lists models
     METRICS = "metrics"
@@ -19,13 +14,11 @@ class Scope(StrEnum):
 
 
 KEY_SCOPES = tuple(scope for scope in Scope if scope is not Scope.OPEN)
-"""Those that a key can have."""
-
 ALL_SCOPES = frozenset(KEY_SCOPES)
 
 
 def read_scopes(text: str) -> frozenset[Scope]:
-    """The scopes that `text` lists, separated by commas. Raises: ValueError saying what is allowed."""
+    """The scopes in `text`, separated by commas. Raises: ValueError."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in KEY_SCOPES:

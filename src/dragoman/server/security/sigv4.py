@@ -1,10 +1,8 @@
-"""Signatures of AWS clients, Signature Version 4, checked against the operator's key pairs.
+"""Checks signatures of AWS clients (Signature Version 4) against the operator's key pairs.
 
-Does: read the header field, rebuild the canonical request from the received one, compare. Does not: take signatures in the
-query (presigned URLs, which count as not signed); bodies that are not signed, or chunks that are signed one by one, are
-refused by name.
-Called by the gate, on the event loop: what the head tells before the body is read, the rest after it.
-Source: AWS IAM User Guide, "Create a signed AWS API request" and "Signature Version 4 request elements".
+Signatures in the query (presigned URLs) count as not signed. Bodies that are not signed, or are signed chunk by chunk,
+are refused. The gate calls it on the event loop: with the head before the body is read, then with the body. Source: AWS
+IAM User Guide, "Create a signed AWS API request" and "Signature Version 4 request elements".
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class RawHead:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request whose body has yet to be checked."""
+    """A request whose head was checked, and whose body was not yet."""
 
     pair: KeyPair
     head: RawHead
@@ -79,16 +77,15 @@ class SignedRequest:
 
 
 def is_signed(authorization: str) -> bool:
-    """True if a header field says that the request is signed."""
     return authorization.startswith(ALGORITHM)
 
 
 def read_signature(
     head: RawHead, pairs: Mapping[str, KeyPair], clock: Callable[[], float] = time.time
 ) -> SignedRequest:
-    """The signature in the head; all of it is checked before the body is read.
+    """The signature in the head, checked as far as possible without the body. `clock`: seconds since the epoch.
 
-    `clock`: seconds since the epoch. Raises: BadSignature.
+    Raises: BadSignature.
     """
     match = _FIELD.fullmatch(", ".join(_values(head.fields, "authorization")))
     if match is None:
@@ -109,7 +106,7 @@ def read_signature(
 
 
 def _stamp(head: RawHead, date: str, now_s: float) -> str:
-    """When it was signed, as the client writes it. Raises: BadSignature if that is too long ago, or yet to come."""
+    """The time of signing, as the client writes it. Raises: BadSignature if it is too far from now."""
     stamp = ", ".join(_values(head.fields, DATE))
     try:
         signed_s = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
@@ -125,7 +122,7 @@ def _stamp(head: RawHead, date: str, now_s: float) -> str:
 
 
 def _check_names(head: RawHead, names: Sequence[str]) -> None:
-    """Raises: BadSignature unless all is signed that must be: nobody on the way may change what such a call means."""
+    """Raises: BadSignature unless all fields are signed that could change what the call means."""
     if list(names) != sorted(set(names)):
         raise BadSignature("SignedHeaders must be sorted, each header once")
     sent = {name.decode("latin-1").lower() for name, _ in head.fields}
@@ -137,7 +134,7 @@ def _check_names(head: RawHead, names: Sequence[str]) -> None:
 
 
 def _canonical_request(head: RawHead, names: Sequence[str], body_hash: str) -> bytes:
-    """The signed part of the received request. Paths are not normalised: `a/../b` is routed as it is, too."""
+    """The signed part of the request. Does not normalise paths: `a/../b` is routed as it is, too."""
     lines = [f"{name}:{','.join(_values(head.fields, name))}\n" for name in names]
     path = quote(head.path, safe="/-_.~")  # encoded a second time, as for all services but S3
     text = "\n".join((head.method, path, _canonical_query(head.query), "".join(lines), ";".join(names), body_hash))
@@ -145,7 +142,7 @@ def _canonical_request(head: RawHead, names: Sequence[str], body_hash: str) -> b
 
 
 def _canonical_query(query: bytes) -> str:
-    """Read as the server reads it, so that there are no two queries of one signature which mean different things."""
+    """The query as the server reads it, so that one signature never fits two queries with different meanings."""
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
     encoded = sorted(
         (quote(name, safe="-_.~", encoding="latin-1"), quote(value, safe="-_.~", encoding="latin-1"))
@@ -162,6 +159,6 @@ def _signing_key(secret: str, scope: Sequence[str]) -> bytes:
 
 
 def _values(fields: Fields, name: str) -> list[str]:
-    """The values of a header field, blanks trimmed and runs of them joined."""
+    """The values of a header field, trimmed, each run of blanks as one."""
     wanted = name.encode("latin-1")
     return [" ".join(value.decode("latin-1").split()) for key, value in fields if key.lower() == wanted]

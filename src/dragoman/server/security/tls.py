@@ -1,7 +1,6 @@
-"""TLS, with certificates that are renewed while the server runs.
+"""TLS, with certificates that are renewed while the server runs: each new connection gets the newest one.
 
-Does: make contexts of the operator's files, hand every new connection the newest of them. Does not: listen, or watch the
-files (`reloading` does). Connections that are there go on as they began. Made at the start, used on the event loop.
+Does not watch the files (`reloading` does). Made at the start, used on the event loop.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The operator's files, in PEM. `key` None = it is in the file of the certificate.
+    """The operator's files, in PEM. `key` None = it is in `certificate`.
 
-    `client_ca`: who has to have signed the certificates of clients; None = they need none.
+    `client_ca`: must have signed the clients' certificates; None = clients need none.
     """
 
     certificate: Path
@@ -30,12 +29,11 @@ class TlsFiles:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """All of them."""
         return tuple(path for path in (self.certificate, self.key, self.client_ca) if path is not None)
 
 
 class Tls:
-    """The encryption of connections. Raises: TlsError if the files cannot be used."""
+    """The encryption of connections. Raises: TlsError."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -46,11 +44,10 @@ class Tls:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The certificate and key files."""
         return self._files.all
 
     def reload(self) -> None:
-        """Use what the files hold now. Raises: TlsError, and then all stays as it was."""
+        """Use the current content of the files. Raises: TlsError, and changes nothing then."""
         self._current = make_context(self._files)
 
     def _hand_over(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
@@ -58,7 +55,6 @@ class Tls:
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:
-    """A context of what the files hold. Raises: TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -84,5 +80,5 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Raises: ValueError. OpenSSL would ask at the terminal."""
+    """Raises: ValueError, because OpenSSL would ask at the terminal."""
     raise ValueError("the key has a password")
