@@ -26,6 +26,8 @@ from tests.support.server_process import ServerProcess
 from tests.support.tables import table
 from tests.support.tiers import width
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 EXPLAINED = [
     operation
     for operation in live_operations()
@@ -131,6 +133,29 @@ def test_each_parameter_names_who_decided_it(server: ServerProcess) -> None:
     assert parameter(streamed, "stream")["names"] == ["stream"]
     open_end = explained(server, "/v1/completions", {"model": "demo", "prompt": "x", "max_completion_tokens": None})
     assert parameter(open_end, "max_tokens")["source"] in ("context length", "API default")
+
+
+def test_parameters_have_names_that_users_know(server: ServerProcess) -> None:
+    weather = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    chat = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [weather],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "response_format": {"type": "json_object"},
+    }
+    line = {"prompt": "x", "logit_bias": [["sea", 2.0]], "n_indent": 4, "t_max_predict_ms": 1500}
+    named, ended = explained(server, "/v1/chat/completions", chat), explained(server, "/completion", line)
+    pages = [DOCS / "explain.md", *(DOCS / "dialects").glob("*.md")]
+    documented = set(re.findall(r"`([a-z_]+)`", "".join(page.read_text() for page in pages)))
+    for one in (*named["parameters"], *ended["parameters"]):
+        assert one["name"] in documented or " " in one["name"]  # a description
+    assert parameter(named, "tool_choice")["value"] == {"name": "weather"}
+    assert parameter(named, "tool_choice")["names"] == ["tool_choice"]
+    expected = {"logit_bias": {"sea": 2.0}, "n_indent": 4, "t_max_predict_ms": 1500}
+    for name, value in expected.items():
+        found = parameter(ended, name)
+        assert (found["value"], found["source"], found["names"]) == (value, "request", [name])
 
 
 def test_reasons_are_given(server: ServerProcess) -> None:

@@ -20,7 +20,7 @@ from dragoman.errors import EngineDead, NotFound, NotLoaded, Unavailable, Unknow
 from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelCard, ModelProfile
-from dragoman.server.observation.load_metrics import LoadMetrics
+from dragoman.server.observation.server_metrics import LoadMetrics
 from dragoman.server.pooling.base import PoolingService
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 

@@ -1,11 +1,7 @@
-"""Answers batches while nobody else needs the machine, from where a process before left off.
+"""Answers batches in the background, and continues those of an earlier process. One per server, on the event loop.
 
-Does: take batches in, validate them, have their requests answered in the background, write the answers, end cancelled or
-old batches. Does not: know an API, or how lines look (`dragoman.batch` does). One per server, on the event
-loop; files are read and written on threads.
-
-A request is answered once: its answer is on the disk before the next request takes its place. After a restart only requests
-without an answer are sent.
+Validates them, sends their requests, writes the answers; `dragoman.batch` knows the lines. Files are used on threads.
+An answer is on the disk before the next request takes its place; after a restart only unanswered requests are sent.
 Source: OpenAI API reference, batches; Anthropic API reference, message batches.
 """
 
@@ -16,7 +12,6 @@ import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -38,27 +33,10 @@ _UNAVAILABLE = 503
 logger = logging.getLogger("dragoman.server")
 
 Ask = Callable[[str, bytes, str], Awaitable[Reply]]
-"""The answer to `POST path` with a body, in the background, for a caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """A batch as a client asks for it."""
-
-    prefix: str  # of its id
-    owner: str
-    path: str
-    input_id: str
-    max_age_s: int
-    output_max_age_s: int | None = None
-    metadata: dict[str, str] | None = None
-    has_files: bool = True
-    num_requests: int = 0  # 0 = not counted yet
+"""Answers `POST path` with a body in the background, for a caller."""
 
 
 class Desk:
-    """The batches of one server."""
-
     def __init__(self, store: Store, ask: Ask) -> None:
         self.store = store
         self._ask = ask
@@ -67,37 +45,48 @@ class Desk:
         self._tallies: dict[str, Tally] = {}
 
     def start(self) -> None:
-        """Go on with what a process before has left."""
+        """Continue the batches of an earlier process."""
         for batch in self.store.batches():
             if not batch.has_ended:
                 self._begin(batch)
 
-    async def submit(self, new: NewBatch) -> StoredBatch:
-        """Take a batch in; it is on the disk when this returns. Raises: OSError."""
+    async def submit(
+        self,
+        prefix: str,
+        owner: str,
+        path: str,
+        input_id: str,
+        max_age_s: int,
+        output_max_age_s: int | None = None,
+        metadata: dict[str, str] | None = None,
+        has_files: bool = True,
+        num_requests: int = 0,
+    ) -> StoredBatch:
+        """Accept a batch; it is on the disk when this returns. `prefix`: of its id. Raises: OSError."""
         now_s = self.store.now_s()
         batch = StoredBatch(
-            id=f"{new.prefix}_{secrets.token_hex(16)}",
-            owner=new.owner,
-            path=new.path,
-            input_id=new.input_id,
+            id=f"{prefix}_{secrets.token_hex(16)}",
+            owner=owner,
+            path=path,
+            input_id=input_id,
             created_s=now_s,
-            expires_s=now_s + new.max_age_s,
-            output_max_age_s=new.output_max_age_s,
-            metadata=new.metadata,
-            has_files=new.has_files,
-            num_requests=new.num_requests,
+            expires_s=now_s + max_age_s,
+            output_max_age_s=output_max_age_s,
+            metadata=metadata,
+            has_files=has_files,
+            num_requests=num_requests,
         )
         await asyncio.to_thread(self.store.put_batch, batch)
         self._begin(batch)
         return batch
 
     def seen(self, batch: StoredBatch) -> StoredBatch:
-        """The batch with its counts as they are at this moment."""
+        """The batch with its present counts."""
         tally = self._tallies.get(batch.id)
         return batch if tally is None else _counted(batch, tally)
 
     async def cancel(self, batch: StoredBatch) -> StoredBatch:
-        """End a batch that has not ended; what is answered is kept."""
+        """End a batch; answers so far are kept."""
         if batch.has_ended or batch.state in ("cancelling", "finalizing"):
             return batch
         changed = self.seen(batch).became("cancelling", self.store.now_s())
@@ -108,12 +97,11 @@ class Desk:
         return cancelled
 
     async def aclose(self) -> None:
-        """Stop, and give the directory free."""
         await self.stop()
         self.store.close()
 
     async def stop(self) -> None:
-        """Ask nothing more; a later process goes on."""
+        """Send no more requests; a later process continues."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         for task in tasks:
@@ -184,7 +172,7 @@ class Desk:
 
 
 class _InnerSender:
-    """Has requests answered by the server that this is part of. Implements `senders.Sender`."""
+    """A `senders.Sender` that has this server answer."""
 
     def __init__(self, ask: Ask, store: Store, owner: str) -> None:
         self._ask = ask
@@ -192,7 +180,7 @@ class _InnerSender:
         self._owner = owner
 
     async def send(self, path: str, body: bytes) -> Answer:
-        """See `Sender`. Raises: BatchError if the owner's answers take all the room there is."""
+        """Raises: BatchError if the owner's answers take all the room, Unreachable."""
         try:
             self._store.check_room(self._owner, 0)
         except TooLarge as error:
@@ -216,7 +204,7 @@ class _ModelNamed(msgspec.Struct):
 
 
 def checked(source: Path, path: str) -> tuple[int, str, tuple[Fault, ...]]:
-    """(How many requests the input holds, the model that the first names, what is wrong with them)."""
+    """(Number of requests in the input, model of the first, faults). Stops at `MAX_FAULTS`."""
     faults: list[Fault] = []
     seen: dict[str, int] = {}
     num_requests, model = 0, ""
@@ -264,7 +252,7 @@ class _Response(msgspec.Struct):
 
 
 class AnswerLine(msgspec.Struct):
-    """A line of answers, without the fields that are not read here. `error` None = there is a response."""
+    """The fields of an answer line that are read here. `error` None = there is a response."""
 
     custom_id: str | None = None
     response: _Response | None = None
@@ -272,7 +260,6 @@ class AnswerLine(msgspec.Struct):
 
     @property
     def is_good(self) -> bool:
-        """True if the line holds a good answer."""
         return self.response is not None and self.response.status_code < 400
 
 
@@ -327,7 +314,6 @@ def _finish(store: Store, batch: StoredBatch, state: State, faults: tuple[Fault,
 
 
 def _unanswered(source: Path, answered: set[str | None], state: State) -> Iterator[bytes]:
-    """A line for each request that has no answer."""
     told = {
         "expired": "the batch's completion window ended before this request was answered",
         "cancelled": "the batch was cancelled before this request was answered",
@@ -354,9 +340,9 @@ def _add_usage(usage: dict[str, int], body: bytes) -> None:
 
 
 class _OutputFiles:
-    """The two files of a batch that has ended: good answers, and errors. A file without a line is not made.
+    """The files of a batch that has ended: good answers, and errors. An empty one is deleted.
 
-    Their ids follow from the batch's: a process that is killed here leaves nothing that the next one does not write again.
+    Their ids follow from the batch's, so a process that continues after a crash writes the same files.
     """
 
     def __init__(self, store: Store, batch: StoredBatch) -> None:
@@ -383,7 +369,7 @@ class _OutputFiles:
         self.num_bad += not is_good
 
     def close(self) -> tuple[str | None, str | None]:
-        """Keep them; the ids of both, None = it has no line."""
+        """Keep the files. Returns their ids, None for an empty one."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

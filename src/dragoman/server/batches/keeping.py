@@ -1,16 +1,14 @@
-"""The common parts of operations on files and batches in all APIs: their owners, and pages of lists.
-
-Does: find the desk of the server, read the query of a list. Does not: know shapes. Called by the APIs, on the event loop.
-"""
+"""Helpers for operations on files and batches in all APIs: the server's desk, and pages of lists. On the event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.server.batches.desk import Desk
+from dragoman.server.operations import Server
 
 MAX_SHOWN = 80
 
@@ -19,7 +17,7 @@ T = TypeVar("T")
 
 
 class PageNames(NamedTuple):
-    """An API's names of the parameters of pages, and the lengths of pages. `before` "" = it has none."""
+    """An API's names of page parameters, and lengths of pages. `before` "" = it has none."""
 
     after: str
     before: str
@@ -27,22 +25,15 @@ class PageNames(NamedTuple):
     most: int
 
 
-class HasDesk(Protocol):
-    """A server."""
-
-    @property
-    def desk(self) -> Desk | None: ...
-
-
-def desk_of(server: HasDesk) -> Desk:
-    """The desk for files and batches. Raises: UnsupportedFeature where there is no place to keep them."""
+def desk_of(server: Server) -> Desk:
+    """The desk for files and batches. Raises: UnsupportedFeature without a directory for them."""
     if server.desk is None:
         raise UnsupportedFeature("files and batches need a directory: start the server with --store-dir DIRECTORY")
     return server.desk
 
 
 def in_order(found: list[T], query: Mapping[str, str]) -> list[T]:
-    """A list that begins with the oldest, in the order that a query asks for. Raises: InvalidParameter."""
+    """The list, oldest first, in the order that the query asks for. Raises: InvalidParameter."""
     order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
         raise InvalidParameter(f"order must be asc or desc, got {order[:MAX_SHOWN]!r}", param="order")
@@ -52,7 +43,7 @@ def in_order(found: list[T], query: Mapping[str, str]) -> list[T]:
 def page_of(
     found: Sequence[T], query: Mapping[str, str], names: PageNames, id_of: Callable[[T], str] = attrgetter("id")
 ) -> tuple[list[T], bool]:
-    """The part of a list that a query asks for, and whether there is more. Raises: InvalidParameter."""
+    """The part of the list that the query asks for, and whether there is more. Raises: InvalidParameter."""
     ids = list(map(id_of, found))
     begin, end = 0, len(ids)
     limit = _limit(query, names)

@@ -1,7 +1,5 @@
-"""Documents on disk, one file each, which survive whatever happens to the process or the machine.
-
-Does: read all of them once, write one atomically, delete it. Does not: know what they say. Called by `store`, on any
-thread, one at a time for each document.
+"""Documents on disk, one file each, written atomically. Called by `store`, on any thread, one at a time for each
+document.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ logger = logging.getLogger("dragoman.server")
 
 
 class Document(Protocol):
-    """A document that is kept. `id`: letters, digits, - and _."""
+    """`id`: letters, digits, - and _."""
 
     @property
     def id(self) -> str: ...
@@ -32,7 +30,7 @@ class Records(Generic[D]):
     """The documents of one kind in a directory, by their ids."""
 
     def __init__(self, directory: Path, kind: type[D]) -> None:
-        """Reads all of them; one that cannot be read is left where it is, and named in the log. Raises: OSError."""
+        """Reads all documents; an unreadable one stays where it is and is logged. Raises: OSError."""
         directory.mkdir(mode=0o700, exist_ok=True)
         self._directory = directory
         self._kind = kind
@@ -50,30 +48,25 @@ class Records(Generic[D]):
         return len(self._documents)
 
     def all(self) -> list[D]:
-        """All documents."""
         return list(self._documents.values())
 
     def get(self, document_id: str) -> D | None:
-        """The document of that id."""
         return self._documents.get(document_id)
 
     def put(self, document: D, encoded: bytes | None = None) -> None:
-        """Keep the document, replacing the one with its id. It is on the disk when this returns. Raises: OSError.
-
-        `encoded`: the same as JSON, if the caller has it.
-        """
+        """Write the document, replacing the one with its id. It is on the disk when this returns. Raises: OSError."""
         path = self._directory / f"{document.id}{_SUFFIX}"
         write_whole(path, encoded or msgspec.json.encode(document))
         self._documents[document.id] = document
 
     def drop(self, document_id: str) -> None:
-        """Forget the document. Raises: OSError."""
+        """Delete the document. Raises: OSError."""
         self._documents.pop(document_id, None)
         (self._directory / f"{document_id}{_SUFFIX}").unlink(missing_ok=True)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Have the file hold the content, or stay what it was. Raises: OSError."""
+    """Write the file completely or not at all. Raises: OSError."""
     beside = path.with_name(f"{path.name}.new")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -89,7 +82,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the directory's names last whatever happens to the machine. Raises: OSError."""
+    """Make the directory's names survive a crash of the machine. Raises: OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

@@ -1,9 +1,6 @@
-"""The files and batches of one server, in a directory: whose they are, how much they may take, how long they are kept.
+"""The files and batches of one server, in a directory of its own: owners, limits on bytes, ages.
 
-Does: keep contents and what is known of them, bound bytes in all and for each caller, delete what is too old. Does not: run
-batches (`desk` does) or know an API. One per server; on the event loop, contents on threads.
-
-Nobody but the owner finds a file or a batch. A directory belongs to one server at a time.
+Only the owner finds a file or a batch. Used on the event loop, contents on threads.
 """
 
 from __future__ import annotations
@@ -33,14 +30,12 @@ _ID = re.compile(r"[a-z]{1,10}[_-][0-9a-f]{24,32}")
 
 
 class StoreError(Exception):
-    """Why the directory cannot be used; one line."""
+    """The directory cannot be used; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The place of files and batches, and its limits. `max_bytes`: of all callers, `max_caller_bytes`: of one; `max_age_s`:
-    of a file, or of a batch that has ended.
-    """
+    """The directory and its limits. `max_bytes`: of all callers. `max_age_s`: of a file, or of a batch since its end."""
 
     directory: Path
     max_bytes: int = 10 << 30
@@ -49,7 +44,7 @@ class StoreConfig:
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file. `owner`: the name of the key that it came with, "" = no key is asked for. Times: seconds since the epoch."""
+    """A file. `owner`: the name of the key that it came with, "" = no keys. Times: seconds since the epoch."""
 
     id: str
     owner: str
@@ -70,11 +65,11 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """A batch. `path`: of the API that all its requests call. `input_id`: the file that holds them.
+    """A batch. `path`: that all its requests call. `input_id`: the file with the requests. `times_s`: of each state so
+    far.
 
-    `times_s`: when it came into each state that it has had. `output_id`, `errors_id`: the files of answers, once it has
-    ended. `usage`: tokens, by what they are. `has_files` False = its answers stay where they were written, and no files are
-    made of them.
+    `output_id`, `errors_id`: the files of answers, once it has ended. `usage`: tokens by kind. `has_files` False: its
+    answers stay where they were written.
     """
 
     id: str
@@ -99,11 +94,10 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """True if the batch has ended."""
         return self.state in ENDED
 
     def became(self, state: State, now_s: int, **changes: object) -> StoredBatch:
-        """The batch in that state since now."""
+        """The batch, in that state from now on."""
         return msgspec.structs.replace(self, state=state, times_s={**self.times_s, state: now_s}, **changes)
 
 
@@ -111,7 +105,7 @@ class Store:
     """The directory, open and locked. `clock`: seconds since the epoch."""
 
     def __init__(self, config: StoreConfig, clock: Callable[[], float] = time.time) -> None:
-        """Raises: StoreError if the directory cannot be made or read, or another server uses it."""
+        """Raises: StoreError if the directory cannot be used, or another server uses it."""
         self.config = config
         self._clock = clock
         root = config.directory
@@ -135,17 +129,15 @@ class Store:
         self.sweep()
 
     def close(self) -> None:
-        """Give the directory free."""
         os.close(self._lock)
 
     def now_s(self) -> int:
-        """Seconds since the epoch."""
         return int(self._clock())
 
     # --- files --------------------------------------------------------------------------------------------------------
 
     def files(self, owner: str) -> list[StoredFile]:
-        """The owner's files that lists show, the oldest first."""
+        """The owner's files that lists show, oldest first."""
         self.sweep()
         found = [one for one in self._files.all() if one.owner == owner and one.purpose != "messages"]
         return sorted(found, key=lambda one: (one.created_s, one.id))
@@ -159,11 +151,10 @@ class Store:
         return found
 
     def content(self, file_id: str) -> Path:
-        """The path of the file's content."""
         return self._contents / file_id
 
     def check_room(self, owner: str, num_bytes: int) -> None:
-        """Raises: TooLarge if `num_bytes` more of the `owner` are too many."""
+        """Raises: TooLarge if the owner may not add `num_bytes`."""
         sizes = [(one.owner, one.size_bytes) for one in self._files.all()]
         sizes += [(one.owner, _size_of(self.answers(one.id))) for one in self._batches.all() if not one.has_ended]
         of_owner = sum(size for name, size in sizes if name == owner)
@@ -188,7 +179,7 @@ class Store:
         return self.adopt(file_id, owner, name, purpose, max_age_s)
 
     def adopt(self, file_id: str, owner: str, name: str, purpose: Purpose, max_age_s: int | None = None) -> StoredFile:
-        """Make a file of the content that lies there. Raises: OSError."""
+        """Make a file of content that was written before. Raises: OSError."""
         size = _size_of(self.content(file_id))
         age_s = self.config.max_age_s if max_age_s is None else min(max_age_s, self.config.max_age_s)
         now_s = self.now_s()
@@ -197,14 +188,14 @@ class Store:
         return made
 
     def delete_file(self, file_id: str) -> None:
-        """Forget a file; a batch that reads it goes on. Raises: OSError."""
+        """Delete a file; a batch that reads it continues. Raises: OSError."""
         self._files.drop(file_id)
         self.content(file_id).unlink(missing_ok=True)
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def batches(self, owner: str | None = None) -> list[StoredBatch]:
-        """The owner's batches, or everybody's, the oldest first."""
+        """The owner's batches, or all, oldest first."""
         self.sweep()
         found = [one for one in self._batches.all() if owner is None or one.owner == owner]
         return sorted(found, key=lambda one: (one.created_s, one.id))
@@ -218,12 +209,12 @@ class Store:
         return found
 
     def put_batch(self, batch: StoredBatch) -> StoredBatch:
-        """Keep the batch as it is now. Raises: OSError."""
+        """Write the batch as it is now. Raises: OSError."""
         self._batches.put(batch)
         return batch
 
     def delete_batch(self, batch: StoredBatch) -> None:
-        """Forget a batch that has ended, with what only it has. Raises: OSError."""
+        """Delete a batch that has ended, with the files that only it uses. Raises: OSError."""
         self._batches.drop(batch.id)
         self.answers(batch.id).unlink(missing_ok=True)
         found = self._files.get(batch.input_id)
@@ -231,18 +222,18 @@ class Store:
             self.delete_file(batch.input_id)
 
     def answers(self, batch_id: str) -> Path:
-        """The path of the answers of a batch, in the order in which they came."""
+        """The path of the batch's answers, in the order of their arrival."""
         return self._contents / f"{batch_id}.answers"
 
     def open_answers(self, batch_id: str) -> AnswerFile:
-        """The answers of a batch, to add to. Runs on a thread. Raises: BatchError, OSError."""
+        """The batch's answers, to append to. Runs on a thread. Raises: BatchError, OSError."""
         os.close(os.open(self.answers(batch_id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # nobody else's
         return AnswerFile(self.answers(batch_id))
 
     # --- age ----------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Delete files and ended batches that are too old; an input is kept while its batch runs."""
+        """Delete files and ended batches that are too old; an input stays while its batch runs."""
         now_s = self.now_s()
         needed = {one.input_id for one in self._batches.all() if not one.has_ended}
         for stored in self._files.all():
@@ -254,7 +245,7 @@ class Store:
                 self.delete_batch(batch)
 
     def _delete_strays(self) -> None:
-        """Delete contents that nothing is known of: a process was killed before it had told what they are."""
+        """Delete contents that a killed process wrote before it had recorded them."""
         known = {one.id for one in self._files.all()} | {f"{one.id}.answers" for one in self._batches.all()}
         for path in self._contents.iterdir():
             if path.name not in known:
@@ -269,7 +260,7 @@ def _size_of(path: Path) -> int:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, none if there is no such file. Raises: OSError."""
+    """The lines of a file; none if it does not exist. Raises: OSError."""
     try:
         with path.open("rb") as file:
             yield from file

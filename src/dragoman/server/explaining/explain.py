@@ -1,7 +1,7 @@
-"""`POST /explain`: takes a call of any API, and tells what would be done with it.
+"""`POST /explain`: tells what would be done with a call of any API, without generating or loading a model.
 
-Does: take the call the way of real ones (route, model, dialect, admission, preparation, the engine's own check), and tell
-what it met before generation. Does not: generate, load models, or have rules of its own. On the event loop.
+Takes the call through the code of real ones (route, model, dialect, admission, preparation, the engine's check). On the
+event loop.
 """
 
 from __future__ import annotations
@@ -44,20 +44,16 @@ UNKNOWN = "no parameter of that name has an effect here"
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A service that prepares requests for an engine."""
-
     async def prepare(self, request: GenerationRequest) -> PreparedRequest: ...
 
 
 class _Routes:
-    """The operations of the server, as its route table finds them."""
-
     def __init__(self, server: Server) -> None:
         self._operations = {(one.method, one.path): (api, one) for api in server.apis for one in api.operations}
         self.table = RouteTable([Route(path) for path in dict.fromkeys(path for _, path in self._operations)])
 
     def find(self, http: HttpCall) -> tuple[HttpCall, Api, GenerateOperation]:
-        """The call with what its path says, and who answers it. Raises: UnknownPath, WrongMethod, InvalidPayload."""
+        """The call with its path parameters, its API and operation. Raises: UnknownPath, WrongMethod, InvalidPayload."""
         match = self.table.match(http.path)
         if match is None:
             raise self.table.unknown(http.path)
@@ -77,8 +73,6 @@ MAX_PATH = 65_536  # with its query: more than a head may have
 
 @dataclass(slots=True)
 class _Way:
-    """The progress of a call's explanation. `teller`: would write its errors. `record`: would observe the call."""
-
     http: HttpCall
     operation: GenerateOperation
     explanation: Explanation
@@ -87,10 +81,7 @@ class _Way:
 
 
 async def explain(http: HttpCall, server: Server) -> Explanation:
-    """The explanation of the call that the body describes.
-
-    Raises: InvalidPayload if it describes none, UnknownPath and WrongMethod for paths that are not served.
-    """
+    """The explanation of the call in the body. Raises: InvalidPayload, UnknownPath, WrongMethod."""
     try:
         asked: ExplainedCall = decode_json(http.body, ExplainedCall)
     except (NotJson, msgspec.ValidationError) as error:
@@ -108,7 +99,6 @@ async def explain(http: HttpCall, server: Server) -> Explanation:
 
 
 def _http_call(asked: ExplainedCall, request_id: str, apis: Sequence[Api]) -> HttpCall:
-    """The call as the server would read it."""
     if len(asked.path) > MAX_PATH:
         raise InvalidPayload(f"path must have at most {MAX_PATH} characters, got {len(asked.path)}", param="path")
     url = urlsplit(asked.path)
@@ -128,7 +118,7 @@ def _http_call(asked: ExplainedCall, request_id: str, apis: Sequence[Api]) -> Ht
 
 
 async def _follow(way: _Way, server: Server) -> None:
-    """Take the call as far as it comes. Raises: the error that it would be answered with."""
+    """Take the call as far as possible. Raises: the error that would answer it."""
     model = _model(way, server)
     if model is None:
         return
@@ -164,7 +154,7 @@ async def _follow(way: _Way, server: Server) -> None:
 
 
 def _model(way: _Way, server: Server) -> ServedModel | None:
-    """The model of the call, None after a note if it would be loaded first. Raises: as real calls."""
+    """The model of the call; None, after a note, if it would be loaded first. Raises: as real calls."""
     name = way.operation.model(way.http, server)
     is_lent = way.operation.borrow is not None and way.operation.borrow(way.http, server) is not None
     if is_lent and (served := server.models.get(name or "")) is not None:
@@ -182,7 +172,7 @@ def _model(way: _Way, server: Server) -> ServedModel | None:
 
 
 async def _tell_parameters(way: _Way, call: Call, model: ServedModel, apis: Sequence[Api]) -> None:
-    """Add the parameters, and the source of each value. With an unknown profile no defaults and options are named."""
+    """Add the parameters and their sources."""
 
     def parse(http: HttpCall, profile: ModelProfile) -> Call:
         dialects = model.dialects
@@ -197,7 +187,7 @@ async def _tell_parameters(way: _Way, call: Call, model: ServedModel, apis: Sequ
 
 
 async def _prepare(explanation: Explanation, call: Call, model: ServedModel) -> None:
-    """Add the requests that the engine would get. Raises: the errors of the service or the engine for them."""
+    """Add the requests that the engine would get. Raises: as the service and the engine do for them."""
     if not isinstance(model.service, Preparing):
         explanation.notes.append("requests of this model are not prepared here")
         return
@@ -214,7 +204,7 @@ async def _prepare(explanation: Explanation, call: Call, model: ServedModel) -> 
 
 
 def _settled(parameter: Parameter, request: GenerationRequest, prepared: PreparedRequest) -> Parameter:
-    """The parameter as the preparation has left it, where that decides."""
+    """The parameter, with the value and source that the preparation has given it."""
     run = prepared.engine_request
     if parameter.name == "max_tokens" and run.max_tokens != request.max_tokens:
         return Parameter("max_tokens", run.max_tokens, "context length", parameter.names)
@@ -247,6 +237,5 @@ def _limits(model: ServedModel, server: Server, record: CallRecord) -> Explained
 
 
 def _refusal(error: ServerError, way: _Way) -> Refusal:
-    """The answer to the error, as it would be sent."""
     reply = error_reply(way.teller, error, way.http)
     return Refusal(error.kind, error.message, error.param, reply.status, reply.body.decode("utf-8", "replace"))

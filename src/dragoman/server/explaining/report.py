@@ -1,7 +1,4 @@
-"""The body and the answer of `POST /explain`.
-
-Does: define them. Does not: make an explanation (`explain` does). Used on the event loop.
-"""
+"""The body and the answer of `POST /explain`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ SourceKind = Literal["request", "server option", "generation_config.json", "API 
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as a client would send it. `body`: JSON, or a text for bodies that are none."""
+    """A call as a client would send it. `body`: JSON, or a text for a body that is not JSON."""
 
     path: Annotated[str, Meta(min_length=1, description="with the query, if there is one")]
     method: str = "POST"
@@ -23,9 +20,8 @@ class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One parameter of generation, in dragoman's words, as it would act, and who decided it.
-
-    `names`: of the request's fields, or of the server's options.
+    """One parameter in users' words, its value, and its source. `names`: of the request's fields, or of the server's
+    options.
     """
 
     name: str
@@ -35,14 +31,12 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """A parameter without effect."""
-
     name: str
     why: str
 
 
 class ExplainedPrompt(msgspec.Struct, frozen=True):
-    """One prompt of the call. `text`: as the model would see it, the chat template applied; pictures are markers."""
+    """One prompt of the call. `text`: as the model would see it; pictures are markers."""
 
     text: str
     tokens: int
@@ -51,9 +45,9 @@ class ExplainedPrompt(msgspec.Struct, frozen=True):
 
 
 class ExplainedLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the call. Tokens, bytes, seconds, requests; null = no bound.
+    """The bounds of the call: tokens, bytes, seconds, requests; null = no bound.
 
-    `timeout_s`: for the whole answer, the client's and the operator's. `others`: the operator's limits on values, by name.
+    `timeout_s`: the smaller of the client's and the operator's. `others`: the operator's limits on values.
     """
 
     context_tokens: int
@@ -65,8 +59,6 @@ class ExplainedLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The error that the call would be answered with now. `body`: exactly, as text."""
-
     kind: str
     message: str
     param: str | None

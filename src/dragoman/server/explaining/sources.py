@@ -1,8 +1,7 @@
-"""Finds out who decided a parameter: by asking again with one thing changed.
+"""Finds the source of each parameter, by parsing the call again with one thing changed.
 
-Does: parse the call without each of its fields, with other values in them, without the model's defaults, and without each
-of the operator's options; what changes, was decided there. Does not: know any API's names: dialects know them.
-Pure but for time: it parses a call dozens of times, so it runs off the event loop; a call made to take long is left alone.
+Parses without each field, with other values in it, without the model's defaults, and without each of the operator's
+options. Runs off the event loop, since it parses dozens of times; gives up on calls made to take long.
 """
 
 from __future__ import annotations
@@ -19,13 +18,23 @@ from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, ModelProfile
 from dragoman.server.explaining.report import Parameter, SourceKind
 from dragoman.server.json_body import NotJson
-from dragoman.types import GenerationRequest, SamplingParams
+from dragoman.types import Grammar, LineLimits, SamplingParams
 
 Parse = Callable[[HttpCall, ModelProfile], Call]
-"""A call as a model with such a profile reads it. Raises: ServerError."""
+"""Parses a call for a model with that profile. Raises: ServerError."""
 
 _NESTED = "parameters"  # where APIs that separate them from the prompt have them
-_NOT_PARAMETERS = ("request_id", "prompt", "sampling", "trace")
+# Fields that are part of another parameter here, or none at all; `passed_over` is in `ignored`.
+_NOT_PARAMETERS = ("request_id", "prompt", "sampling", "passed_over", "biased_texts", "called_tool", "lines")
+_IN_USERS_WORDS = {
+    "include_stop_in_text": "include_stop_str_in_output",
+    "cache_key": "prompt_cache_key",
+    "may_shift": "shift",
+    "cache_keep_s": "seconds to keep the prompt",
+    "on_overflow": "if prompt and max_tokens exceed the context",
+    "parse_tool_calls": "separate tool calls",
+    "parse_reasoning": "separate reasoning",
+}
 MAX_VARIANTS = 2_000  # that are read
 MAX_WORK = 64 * 1024 * 1024  # bytes of their bodies
 
@@ -34,7 +43,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`parameters` in order; `other_fields`: fields that decide none of them; `note`: what was not worked out."""
+    """`other_fields`: decide no parameter. `note`: what was not found out."""
 
     parameters: list[Parameter]
     other_fields: list[str]
@@ -42,15 +51,24 @@ class Told:
 
 
 def values_of(call: Call) -> dict[str, Any]:
-    """The parameters of a call's first request, and whether it streams, by dragoman's names."""
+    """The parameters of a call's first request, and whether it streams, in users' words."""
     request = call.requests[0]
-    named = {one.name: getattr(request, one.name) for one in msgspec.structs.fields(GenerationRequest)}
-    sampling = {one.name: getattr(request.sampling, one.name) for one in msgspec.structs.fields(SamplingParams)}
-    return {"stream": call.stream, **sampling, **{k: v for k, v in named.items() if k not in _NOT_PARAMETERS}}
+    lines = request.lines or LineLimits()
+    values = {
+        "stream": call.stream,
+        **msgspec.structs.asdict(request.sampling),
+        **msgspec.structs.asdict(request),
+        "n_indent": lines.min_indent,
+        "t_max_predict_ms": None if lines.max_s is None else round(1000 * lines.max_s),
+    }
+    values["logit_bias"] = {**request.sampling.logit_bias, **request.biased_texts}
+    if request.called_tool:
+        values["tool_choice"] = {"name": request.called_tool}
+    return {_IN_USERS_WORDS.get(name, name): value for name, value in values.items() if name not in _NOT_PARAMETERS}
 
 
 def told(call: Call, http: HttpCall, profile: ModelProfile, parse: Parse) -> Told:
-    """Every parameter of `call`, with who decided it."""
+    """Each parameter of `call`, with its source."""
     values = values_of(call)
     try:
         return _told(values, frozenset(call.ignored), http, profile, _bounded(parse))
@@ -60,11 +78,11 @@ def told(call: Call, http: HttpCall, profile: ModelProfile, parse: Parse) -> Tol
 
 
 class _TooMuch(Exception):
-    """To go on would take too long, for this call and for all others."""
+    """Going on would take too long."""
 
 
 def _bounded(parse: Parse) -> Parse:
-    """`parse`, for some time. Raises: _TooMuch, then."""
+    """`parse` with bounded work. Raises: _TooMuch."""
     num_variants = num_bytes = 0
 
     def bounded(http: HttpCall, profile: ModelProfile) -> Call:
@@ -115,9 +133,8 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A place in a call, and other calls: first one without it, then some with other values there.
-
-    `name`: as `x-dragoman-ignored` would say it.
+    """A field of a call, and variants of the call: first without the field, then with other values. `name`: as
+    `ignored` shows it.
     """
 
     name: str
@@ -125,13 +142,13 @@ class _Field:
 
 
 def _differing(values: Values, variants: Iterable[Values | None]) -> set[str] | None:
-    """The parameters with another value in a variant; None if every variant was refused."""
+    """The parameters with another value in a variant; None if each variant was refused."""
     found = [variant for variant in variants if variant is not None]
     return {name for variant in found for name, value in variant.items() if value != values[name]} if found else None
 
 
 def _decided(one: _Field, http: HttpCall, values: Values, read: Callable[[HttpCall], Values | None]) -> set[str]:
-    """The parameters that a field decides. If another field needs it as it is, both calls compared are without that one."""
+    """The parameters that a field decides. If another field needs it, both calls are compared without that one."""
     if (found := _differing(values, map(read, one.variants()))) is not None:
         return found
     for other in (other for other in _fields(http) if other.name != one.name):
@@ -145,7 +162,7 @@ def _decided(one: _Field, http: HttpCall, values: Values, read: Callable[[HttpCa
 
 
 def _fields(http: HttpCall) -> Iterator[_Field]:
-    """The fields of a call: those of the body, of its parameters, and of the query."""
+    """The fields of the body, of its `parameters`, and of the query."""
     for name in http.query:
         yield _Field(name, partial(_changed_query, http, name))
     try:
@@ -177,14 +194,13 @@ def _changed_bodies(http: HttpCall, body: Values, name: str, given: Any) -> Iter
 
 
 def _objects(given: Values, name: str, value: Any) -> Iterator[Values]:
-    """The object without the field, and with other values in it: one that says what holds anyway decides as well."""
+    """The object without the field, then with other values in it: a field that repeats the default decides as well."""
     yield _dropped(given, name)
     for other in _others(value):
         yield {**given, name: other}
 
 
 def _others(value: Any) -> Iterator[Any]:
-    """Values of the same type, of which one or another may be allowed."""
     match value:
         case bool():
             yield not value
@@ -203,7 +219,6 @@ def _others(value: Any) -> Iterator[Any]:
 
 
 def _other_items(first: list[Any], rest: list[Any]) -> Iterator[list[Any]]:
-    """The list with a field of its first item changed, where that is an object."""
     for item in first:
         if isinstance(item, dict):
             yield from ([changed, *rest] for name, value in item.items() for changed in _objects(item, name, value))
@@ -224,5 +239,4 @@ def _without(profile: ModelProfile, option: str) -> ModelProfile:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
-    return msgspec.to_builtins(value, str_keys=True)
+    return {value.kind: value.source} if isinstance(value, Grammar) else msgspec.to_builtins(value, str_keys=True)

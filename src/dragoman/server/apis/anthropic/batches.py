@@ -21,7 +21,7 @@ from dragoman.server.apis.anthropic.errors import ERRORS
 from dragoman.server.apis.anthropic.parameters import ANTHROPIC
 from dragoman.server.apis.anthropic.schema import Page, rfc3339
 from dragoman.server.apis.openai_wire.fields import decode_object
-from dragoman.server.batches.desk import AnswerLine, NewBatch
+from dragoman.server.batches.desk import AnswerLine
 from dragoman.server.batches.keeping import PageNames, desk_of, page_of
 from dragoman.server.batches.store import StoredBatch, lines_of
 from dragoman.server.describe.answers import Answer, Answers, json_answer
@@ -109,8 +109,10 @@ async def create(http: HttpCall, server: Server) -> MessageBatch:
     content, num_requests = await asyncio.to_thread(_requests, http)
     store = desk.store
     file = await asyncio.to_thread(store.add_file, http.caller, "", "messages", content)
-    new = NewBatch(_PREFIX, http.caller, _PATH, file.id, _WINDOW_S, num_requests=num_requests, has_files=False)
-    return _shape(await desk.submit(new), http)
+    batch = await desk.submit(
+        _PREFIX, http.caller, _PATH, file.id, _WINDOW_S, num_requests=num_requests, has_files=False
+    )
+    return _shape(batch, http)
 
 
 def _requests(http: HttpCall) -> tuple[bytes, int]:

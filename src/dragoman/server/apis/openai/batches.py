@@ -23,7 +23,6 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
 )
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.batches.desk import NewBatch
 from dragoman.server.batches.keeping import PageNames, desk_of, in_order, page_of
 from dragoman.server.batches.store import StoredBatch, StoredFile
 from dragoman.server.describe.answers import Answer, json_answer
@@ -193,8 +192,8 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
     if file.purpose != "batch":
         told = f"input_file_id must be a file with the purpose 'batch'; {file.id} has {file.purpose!r}"
         raise InvalidParameter(told, param="input_file_id")
-    new = NewBatch(_PREFIX, http.caller, body.endpoint, file.id, _WINDOW_S, age_s, body.metadata)
-    return _shape(await desk.submit(new))
+    batch = await desk.submit(_PREFIX, http.caller, body.endpoint, file.id, _WINDOW_S, age_s, body.metadata)
+    return _shape(batch)
 
 
 async def list_batches(http: HttpCall, server: Server) -> BatchList:

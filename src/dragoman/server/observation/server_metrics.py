@@ -1,14 +1,16 @@
-"""Counts loads of models for Prometheus. The host reports them; written and read on the event loop."""
+"""Metrics of loads of models, and of the memory of requests beside models. Written and read on the event loop."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from dragoman.histogram import SECONDS, Histogram
 from dragoman.metrics import buckets_of
+from dragoman.pictures.memory import num_lent_bytes
+from dragoman.server.http.exchange import Bodies
 
 
 class LoadMetrics:
@@ -32,3 +34,13 @@ class LoadMetrics:
         for model, histogram in self._seconds.items():
             seconds.add_metric([model], buckets_of(histogram), histogram.total)
         yield seconds
+
+
+class MemoryMetrics:
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+
+    def collect(self) -> Iterator[Metric]:
+        bodies, images = "Bytes of request bodies that are held", "Bytes lent to the images of requests"
+        yield GaugeMetricFamily("dragoman_body_memory_bytes", bodies, self._bodies.num_bytes)
+        yield GaugeMetricFamily("dragoman_image_memory_bytes", images, num_lent_bytes())
