@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.server.api import Reply
-from dragoman.server.batches.desk import Desk, NewBatch
+from dragoman.server.batches.desk import Desk
 from dragoman.server.batches.store import Store, StoreConfig, StoredBatch
 from tests.support.patience import PATIENCE_S
 
@@ -50,7 +50,7 @@ class Case:
     async def submit(self, prompts: Sequence[str], max_age_s: int = 100) -> StoredBatch:
         """A batch of these prompts."""
         file = self.store.add_file("", "in", "batch", lines(prompts))
-        return await self.desk.submit(NewBatch("batch", "", "/v1/completions", file.id, max_age_s))
+        return await self.desk.submit("batch", "", "/v1/completions", file.id, max_age_s)
 
     async def until_ended(self, batch: StoredBatch) -> StoredBatch:
         """The batch once it has ended."""
