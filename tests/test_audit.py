@@ -6,27 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def load_script() -> Any:
-    """The script as a module; the folder of scripts is no package."""
-    spec = spec_from_file_location("audit_dependencies", ROOT / "scripts" / "audit_dependencies.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-audit = load_script()
+audit = load_script("scripts/audit_dependencies.py")
 
 
 def test_all_that_is_declared_is_pinned() -> None:

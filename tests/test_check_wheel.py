@@ -5,26 +5,16 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def load_script() -> Any:
-    """The script as a module; the folder of scripts is no package."""
-    spec = spec_from_file_location("check_wheel", ROOT / "scripts" / "check_wheel.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check = load_script()
+check = load_script("scripts/check_wheel.py")
 
 
 def in_repository() -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,15 +15,13 @@ from dragoman.config.kinds import Value
 from dragoman.config.resolve import ConfigError, demo_model_dir
 from dragoman.errors import ModelError
 from dragoman.llm import LLM
+from tests.support.environment import forget_settings
 from tests.support.pooling_checkpoint import write_pooling_case
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever the developer exports must not change what these tests see; names are those of an empty folder."""
-    for name in os.environ:
-        if name.startswith(("OPTION_", "SERVING_", "SAGEMAKER_", "HF_", "MAX_", "DRAGOMAN_", "API_KEY")):
-            monkeypatch.delenv(name)
+    forget_settings(monkeypatch)
     monkeypatch.chdir(tmp_path)
 
 

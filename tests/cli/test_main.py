@@ -12,6 +12,7 @@ import pytest
 import dragoman
 from dragoman.cli import main
 from dragoman.config.docs import options_help, options_page
+from tests.support.environment import forget_settings
 
 SOURCE = Path(dragoman.__file__).resolve().parents[1]
 
@@ -26,10 +27,7 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the developer exports must not change what these tests see."""
-    for name in os.environ:
-        if name.startswith(("OPTION_", "SERVING_", "SAGEMAKER_", "HF_", "MAX_", "DRAGOMAN_", "API_KEY")):
-            monkeypatch.delenv(name)
+    forget_settings(monkeypatch)
 
 
 @pytest.mark.varies("how the command is started, and what its help says")

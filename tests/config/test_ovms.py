@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dragoman.config.options import OPTIONS
 from dragoman.config.ovms import read_graph
-from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.resolve import Config
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import Given
+from tests.config.resolving import problems_of
 from tests.support.tables import table
 
 GRAPH = """
@@ -53,9 +52,7 @@ def served(directory: Path, *more: Given) -> tuple[Config, ...]:
 
 
 def problems(directory: Path) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        served(directory)
-    return [problem.replace(f"{directory}/", "") for problem in caught.value.problems]
+    return problems_of(directory, lambda: served(directory))
 
 
 @table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, ConfigError, resolve
+from tests.config.resolving import problems_of
 from tests.support.tables import table
 
 
@@ -37,11 +39,8 @@ def given(model_dir: Path, *, line: str = "", file: str | None = None, env: Mapp
         path.unlink(missing_ok=True)
 
 
-def problems(model_dir: Path, **sources: str | Mapping[str, str]) -> list[str]:
-    """The problems of such a configuration, with the directory left out."""
-    with pytest.raises(ConfigError) as caught:
-        given(model_dir, **sources)  # type: ignore[arg-type]
-    return [problem.replace(f"{model_dir}/", "") for problem in caught.value.problems]
+def problems(model_dir: Path, **sources: Any) -> list[str]:
+    return problems_of(model_dir, lambda: given(model_dir, **sources))
 
 
 def example(option: Option) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dragoman.cli.arguments import read_arguments
 from dragoman.config.combinations import Origin
-from dragoman.config.resolve import Config, ConfigError
-from dragoman.config.several import resolve_all
+from dragoman.config.resolve import Config
+from tests.config.resolving import problems_of, resolved
 from tests.support.tables import table
 
 
@@ -23,18 +23,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def given(home: Path, *, line: str = "", env: Mapping[str, str] | None = None) -> tuple[Config, ...]:
-    """The configurations of a command line and an environment, in which {} stands for the home."""
-    arguments = read_arguments(line.replace("{}", str(home)).split())
-    assert arguments.problems == ()
-    environ = {name: text.replace("{}", str(home)) for name, text in (env or {}).items()}
-    return resolve_all(arguments.givens, environ, home.parent / "demo", home / "no-store").models
+def given(home: Path, **sources: Any) -> tuple[Config, ...]:
+    return resolved(home, **sources).models
 
 
-def problems(home: Path, **sources: str | Mapping[str, str]) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        given(home, **sources)  # type: ignore[arg-type]
-    return [problem.replace(f"{home}/", "") for problem in caught.value.problems]
+def problems(home: Path, **sources: Any) -> list[str]:
+    return problems_of(home, lambda: resolved(home, **sources))
 
 
 def write(path: Path, text: str) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.cli.arguments import read_arguments
 from dragoman.config.entries import ModelList, parse_entry
-from dragoman.config.resolve import Config, ConfigError
-from dragoman.config.several import Resolved, resolve_all
+from dragoman.config.resolve import Config
+from tests.config.resolving import problems_of, resolved
 from tests.support.tables import table
 
 
@@ -30,24 +28,11 @@ def write(directory: Path, text: str) -> None:
 
 
 def given(models: Path, **sources: Any) -> tuple[Config, ...]:
-    """The configurations of the models; see `resolved`."""
     return resolved(models, **sources).models
 
 
-def resolved(
-    models: Path, *, line: str = "", env: Mapping[str, str] | None = None, default_store: str = "none"
-) -> Resolved:
-    """What a command line and an environment say, in which {} stands for the models' directory."""
-    arguments = read_arguments(line.replace("{}", str(models)).split())
-    assert arguments.problems == ()
-    environ = {name: text.replace("{}", str(models)) for name, text in (env or {}).items()}
-    return resolve_all(arguments.givens, environ, models.parent / "demo", models.parent / default_store)
-
-
-def problems(models: Path, **sources: str | Mapping[str, str]) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        given(models, **sources)
-    return [problem.replace(f"{models}/", "") for problem in caught.value.problems]
+def problems(models: Path, **sources: Any) -> list[str]:
+    return problems_of(models, lambda: resolved(models, **sources))
 
 
 def names(configs: tuple[Config, ...]) -> list[tuple[str, ...]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,11 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module, with a package of its own to build into. It takes no arguments."""
-    spec = spec_from_file_location("native_build", ROOT / "native" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("native/build.py")
     monkeypatch.setattr(module, "PLACE", tmp_path / "kernels")
     monkeypatch.setattr(sys, "argv", ["build.py"])
     return module

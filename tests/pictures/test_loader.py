@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +16,7 @@ from dragoman.pictures.fetching import Fetcher
 from dragoman.pictures.memory import PictureMemory
 from tests.pictures.drawing import colours, data_url, pixels_of, png
 from tests.pictures.hosts import PUBLIC, MadeUpNetwork, hosting, ok
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, run, until
 from tests.support.tables import table
 
 NAME = "messages[0].content[1].image_url.url"
@@ -26,14 +25,6 @@ HOST = "pictures.example"
 
 def sources(*urls: str) -> list[PictureSource]:
     return [PictureSource(url, f"images[{place}]") for place, url in enumerate(urls)]
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(PATIENCE_S):
-            return await work()
-
-    return asyncio.run(bounded())
 
 
 @pytest.fixture

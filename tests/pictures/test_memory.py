@@ -7,7 +7,6 @@ import gc
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -16,15 +15,7 @@ from dragoman.pictures import PictureFault, PictureLimits, PictureLoader, Pictur
 from dragoman.pictures.memory import PictureMemory, Pool
 from dragoman.types import Picture
 from tests.pictures.drawing import data_url, png
-from tests.support.patience import PATIENCE_S
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(PATIENCE_S):
-            return await work()
-
-    return asyncio.run(bounded())
+from tests.support.patience import PATIENCE_S, run
 
 
 def test_bytes_are_lent_in_the_order_of_asking_and_more_than_there_are_to_one_alone() -> None:

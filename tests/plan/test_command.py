@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import sys
@@ -24,6 +23,7 @@ from dragoman.tools.plan.calibrate import CalibrationFailed, Cases
 from dragoman.tools.plan.costs import read_costs, write_costs
 from tests.plan.replicas import COSTS, replica
 from tests.plan.virtual_service import VirtualService
+from tests.support.environment import forget_settings
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.server_process import started
 from tests.support.tables import table
@@ -35,9 +35,7 @@ SMALL = ("--max-num-seqs", "4", "--max-batch-tokens", "32", "--kv-cache-gb", "0.
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith(("OPTION_", "SERVING_", "SAGEMAKER_", "HF_", "MAX_", "DRAGOMAN_", "API_KEY")):
-            monkeypatch.delenv(name)
+    forget_settings(monkeypatch)
 
 
 @pytest.fixture(scope="session")

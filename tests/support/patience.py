@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
 PATIENCE_S = 60.0
 
 T = TypeVar("T")
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """The result of `work` on an event loop. Raises: TimeoutError."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(PATIENCE_S):
+            return await work()
+
+    return asyncio.run(bounded())
 
 
 async def until(condition: Callable[[], object], pause_s: float = 0.0) -> None:
