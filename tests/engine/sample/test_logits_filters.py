@@ -16,11 +16,11 @@ from dragoman.engine.rolling.sample.logits_filters import (
     MinP,
     Scratch,
     Survivors,
-    Temperature,
     TopK,
     TopNSigma,
     TopP,
     TypicalP,
+    every_token,
     largest,
     ranked,
     without_top_choices,
@@ -39,8 +39,7 @@ FILTERS: dict[str, LogitsFilter] = {
 
 
 def all_tokens(logits: npt.NDArray[np.float32], temperature: float = 1.0) -> Survivors:
-    params = SamplingParams(temperature=temperature)
-    return Temperature().apply(logits, logits.max(), params, Scratch(logits.size))
+    return every_token(logits, logits.max(), temperature, Scratch(logits.size))
 
 
 def filtered(logits: npt.NDArray[np.float32], **params: Any) -> DoubleArray:

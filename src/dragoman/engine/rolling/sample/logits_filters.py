@@ -120,10 +120,9 @@ class LogitsFilter(Protocol):
         ...
 
 
-class Temperature:
-    def apply(self, logits: FloatArray, maximum: np.float32, params: SamplingParams, scratch: Scratch) -> Survivors:
-        """Every token, scored. Shapes: logits [V], finite or -inf; `maximum` is the largest of them."""
-        return Survivors(logits, maximum, np.float32(max(params.temperature, _MIN_TEMPERATURE)), scratch)
+def every_token(logits: FloatArray, maximum: np.float32, temperature: float, scratch: Scratch) -> Survivors:
+    """Every token, scored. Shapes: logits [V], finite or -inf; `maximum` is the largest of them."""
+    return Survivors(logits, maximum, np.float32(max(temperature, _MIN_TEMPERATURE)), scratch)
 
 
 class TopNSigma:

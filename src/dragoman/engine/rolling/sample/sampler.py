@@ -17,7 +17,7 @@ from dragoman.engine.rolling.sample.logits_filters import (
     FILTERS,
     Scratch,
     Survivors,
-    Temperature,
+    every_token,
     for_a_gap,
     ranked,
     without_top_choices,
@@ -81,7 +81,6 @@ class Sampler:
         self._scratch = Scratch(vocab_size)
         self._masks = MaskPrefetcher(vocab_size)
         self._has_grammars = False
-        self._temperature = Temperature()
         self._processors: tuple[LogitsProcessor, ...] = (
             RepetitionPenalty(),
             FrequencyPenalty(),
@@ -211,7 +210,7 @@ class Sampler:
 
     def _survivors(self, logits_row: FloatArray, maximum: np.float32, state: SamplerState) -> Survivors:
         params = state.plan.params
-        survivors = self._temperature.apply(logits_row, maximum, params, self._scratch)
+        survivors = every_token(logits_row, maximum, params.temperature, self._scratch)
         for logits_filter in FILTERS:
             if logits_filter.is_needed(params):
                 survivors = logits_filter.apply(survivors, params)
@@ -228,7 +227,7 @@ class Sampler:
         if not ends:
             return survivors.keep(ranked(survivors.weights, 1))
         best = max(ends, key=lambda one: logits_row[one])
-        every = self._temperature.apply(logits_row, maximum, state.plan.params, self._scratch)
+        every = every_token(logits_row, maximum, state.plan.params.temperature, self._scratch)
         return every.keep(np.array([best], dtype=np.intp))
 
     def _report(
