@@ -11,15 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.sample.logits_filters import (
+    FILTERS,
     DoubleArray,
-    LogitsFilter,
-    MinP,
     Scratch,
     Survivors,
-    TopK,
-    TopNSigma,
-    TopP,
-    TypicalP,
     every_token,
     largest,
     ranked,
@@ -28,14 +23,6 @@ from dragoman.engine.rolling.sample.logits_filters import (
 from dragoman.types import SamplingParams
 from tests.support.sampling import chi_square, chi_square_limit, logits_of, probabilities
 from tests.support.tiers import examples
-
-FILTERS: dict[str, LogitsFilter] = {
-    "top_k": TopK(),
-    "top_p": TopP(),
-    "min_p": MinP(),
-    "typical_p": TypicalP(),
-    "top_n_sigma": TopNSigma(),
-}
 
 
 def all_tokens(logits: npt.NDArray[np.float32], temperature: float = 1.0) -> Survivors:
@@ -204,7 +191,7 @@ def test_top_n_sigma_keeps_the_same_tokens_of_any_row_at_any_temperature(
 ) -> None:
     finite = row[np.isfinite(row)].astype(np.float64)
     distance = (finite.max() - row.astype(np.float64)) - number * finite.std()
-    survivors = TopNSigma().apply(all_tokens(row, temperature), SamplingParams(top_n_sigma=number))
+    survivors = FILTERS["top_n_sigma"].apply(all_tokens(row, temperature), SamplingParams(top_n_sigma=number))
     # By what is held, not by what is likely: far below the largest the probability is 0 in any case.
     kept = probabilities(survivors) > 0 if survivors.ids is None else np.isin(np.arange(row.size), survivors.ids)
     assert not kept[distance > 1e-3].any()
@@ -232,7 +219,7 @@ def test_top_choices_are_left_out_but_for_the_least_likely(
         assert left[:4] == pytest.approx(expected, abs=1e-6)
         kept = probabilities(without_top_choices(all_tokens(logits), threshold, first))
         assert kept[:4] == pytest.approx(expected if expected[0] else softmax, abs=1e-6)  # 0 must not go
-    picked = TopK().apply(all_tokens(row), SamplingParams(top_k=4))
+    picked = FILTERS["top_k"].apply(all_tokens(row), SamplingParams(top_k=4))
     assert probabilities(without_top_choices(picked, threshold, nobody)) == pytest.approx(expected, abs=1e-6)
 
 

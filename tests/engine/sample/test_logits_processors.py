@@ -7,17 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.sample.logits_processors import (
-    AllowedTokens,
-    BadWordsMask,
-    FrequencyPenalty,
-    GrammarMask,
-    LogitBias,
-    LogitsProcessor,
-    MinTokens,
-    PresencePenalty,
-    RepetitionPenalty,
-)
+from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, LogitsProcessor, grammar_mask
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.sampler import Sampler
 from tests.support.maskers import ByForks
@@ -49,67 +39,67 @@ class OnlyOdd(ByForks):
 
 CASES: list[Any] = [
     pytest.param(
-        RepetitionPenalty(),
+        PROCESSORS["repetition_penalty"],
         {"repetition_penalty": 2.0, "prompt_ids": (0, 1, 0), "generated": (3, 3)},
         (1.0, -2.0, 0.5, 2.0, -3.0),
         id="repetition: prompt and generated, once each; positive divided, negative multiplied",
     ),
     pytest.param(
-        FrequencyPenalty(),
+        PROCESSORS["frequency_penalty"],
         {"frequency_penalty": 0.5, "prompt_ids": (0,), "generated": (3, 3, 1)},
         (2.0, -1.5, 0.5, 3.0, -3.0),
         id="frequency: generated only, once per occurrence",
     ),
     pytest.param(
-        PresencePenalty(),
+        PROCESSORS["presence_penalty"],
         {"presence_penalty": 0.5, "prompt_ids": (0,), "generated": (3, 3, 1)},
         (2.0, -1.5, 0.5, 3.5, -3.0),
         id="presence: generated only, once",
     ),
     pytest.param(
-        PresencePenalty(),
+        PROCESSORS["presence_penalty"],
         {"presence_penalty": -1.0, "repetition_penalty": 2.0, "prompt_ids": (0,), "generated": (4,)},
         (2.0, -1.0, 0.5, 4.0, -2.0),
         id="presence: prompt tokens remembered for another penalty do not count",
     ),
     pytest.param(
-        LogitBias(),
+        PROCESSORS["logit_bias"],
         {"logit_bias": {1: 2.5, 4: -100.0, 99: 5.0}},
         (2.0, 1.5, 0.5, 4.0, -103.0),
         id="bias: added, ids beyond the vocabulary have no effect",
     ),
     pytest.param(
-        AllowedTokens(),
+        PROCESSORS["allowed_tokens"],
         {"allowed_token_ids": (1, 4, 99)},
         (-INF, -1.0, -INF, -INF, -3.0),
         id="allowed: all else masked",
     ),
     pytest.param(
-        BadWordsMask(),
+        PROCESSORS["bad_words"],
         {"bad_word_ids": ((3,), (1, 2), (2, 2), (2, 1, 4), (9, 1, 0), ()), "prompt_ids": (2,), "generated": (1,)},
         (2.0, -1.0, -INF, -INF, -INF),
         id="bad words: single tokens always, others when their beginning stands, even in the prompt",
     ),
     pytest.param(
-        MinTokens(),
+        PROCESSORS["min_tokens"],
         {"min_tokens": 3, "stop_token_ids": (4,), "generated": (1, 2)},
         (-INF, -1.0, 0.5, 4.0, -INF),
         id="minimum length: end and stop tokens masked before",
     ),
     pytest.param(
-        MinTokens(),
+        PROCESSORS["min_tokens"],
         {"min_tokens": 3, "stop_token_ids": (4,), "generated": (1, 2, 1)},
         ROW,
         id="minimum length: reached",
     ),
     pytest.param(
-        MinTokens(),
+        PROCESSORS["min_tokens"],
         {"min_tokens": 3, "ignore_eos": True, "generated": ()},
         (-INF, -1.0, 0.5, 4.0, -3.0),
         id="minimum length: holds with ignore_eos too",
     ),
     pytest.param(
-        GrammarMask(MaskPrefetcher(5)),
+        grammar_mask(MaskPrefetcher(5)),
         {"masker": OnlyOdd()},
         (-INF, -1.0, -INF, 4.0, -INF),
         id="grammar: others masked",
@@ -155,7 +145,7 @@ def test_no_repetition_penalty_makes_a_logit_infinite() -> None:
     for penalty in (5e-324, 1e-40, 1e39, 1.7e308):
         state = make_state(Sampler(5), repetition_penalty=penalty, prompt_ids=(0, 1, 2, 3, 4))
         logits = row_of(*row)
-        RepetitionPenalty().apply(logits, [0], [state])
+        PROCESSORS["repetition_penalty"].apply(logits, [0], [state])
         assert np.isfinite(logits).all(), penalty
         assert np.argsort(logits[0]).tolist() == np.argsort(row).tolist(), penalty
 
@@ -163,6 +153,6 @@ def test_no_repetition_penalty_makes_a_logit_infinite() -> None:
 def test_a_grammar_mask_reaches_every_bit_of_a_vocabulary_that_fills_no_word() -> None:
     sampler = Sampler(77)
     logits = np.arange(77, dtype=np.float32)[None].copy()
-    GrammarMask(MaskPrefetcher(77)).apply(logits, [0], [make_state(sampler, masker=OnlyOdd())])
+    grammar_mask(MaskPrefetcher(77)).apply(logits, [0], [make_state(sampler, masker=OnlyOdd())])
     assert np.flatnonzero(np.isfinite(logits[0])).tolist() == list(range(1, 77, 2))
     assert logits[0, 75] == 75.0

@@ -6,7 +6,8 @@ Exact, by thresholds and partial sorts, never sorting a vocabulary. Called by th
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -112,12 +113,11 @@ class Survivors:
         return line * table.shape[1] + column
 
 
-class LogitsFilter(Protocol):
-    def is_needed(self, params: SamplingParams) -> bool: ...
+class LogitsFilter(NamedTuple):
+    """One narrowing of the distribution; it keeps at least one token."""
 
-    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        """The survivors that pass this filter: at least one."""
-        ...
+    is_needed: Callable[[SamplingParams], bool]
+    apply: Callable[[Survivors, SamplingParams], Survivors]
 
 
 def every_token(logits: FloatArray, maximum: np.float32, temperature: float, scratch: Scratch) -> Survivors:
@@ -125,77 +125,58 @@ def every_token(logits: FloatArray, maximum: np.float32, temperature: float, scr
     return Survivors(logits, maximum, np.float32(max(temperature, _MIN_TEMPERATURE)), scratch)
 
 
-class TopNSigma:
+def _top_n_sigma(survivors: Survivors, params: SamplingParams) -> Survivors:
     """Keeps the tokens whose logits are at most n standard deviations below the largest; masked tokens do not count.
 
     The temperature scales both, so it does not matter. Source: arXiv:2411.07641, section 3.
     """
-
-    def is_needed(self, params: SamplingParams) -> bool:
-        return params.top_n_sigma > 0.0
-
-    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        scores = survivors.scores
-        known = scores[: survivors.logits.size]  # without the padding
+    scores = survivors.scores
+    known = scores[: survivors.logits.size]  # without the padding
+    total = np.add.reduce(known)
+    if not np.isfinite(total):
+        known = known[known > -np.inf]
         total = np.add.reduce(known)
-        if not np.isfinite(total):
-            known = known[known > -np.inf]
-            total = np.add.reduce(known)
-        distances = np.subtract(known, total / known.size, out=survivors.scratch.products[: known.size])
-        np.multiply(distances, distances, out=distances)
-        spread = math.sqrt(float(np.add.reduce(distances)) / known.size)
-        return survivors.keep_mask(scores >= np.float32(-params.top_n_sigma * spread))
+    distances = np.subtract(known, total / known.size, out=survivors.scratch.products[: known.size])
+    np.multiply(distances, distances, out=distances)
+    spread = math.sqrt(float(np.add.reduce(distances)) / known.size)
+    return survivors.keep_mask(scores >= np.float32(-params.top_n_sigma * spread))
 
 
-class TopK:
+def _top_k(survivors: Survivors, params: SamplingParams) -> Survivors:
     """Keeps the k most likely tokens; of equally likely ones those with the lowest ids."""
-
-    def is_needed(self, params: SamplingParams) -> bool:
-        return params.top_k > 0
-
-    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        # On the logits: the scores have the same order, but need a pass over the vocabulary.
-        return survivors.keep(largest(survivors.logits, params.top_k))
+    # On the logits: the scores have the same order, but need a pass over the vocabulary.
+    return survivors.keep(largest(survivors.logits, params.top_k))
 
 
-class TopP:
+def _top_p(survivors: Survivors, params: SamplingParams) -> Survivors:
     """Source: nucleus sampling, arXiv:1904.09751, section 3.1."""
-
-    def is_needed(self, params: SamplingParams) -> bool:
-        return params.top_p < 1.0
-
-    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        return keep_by_mass(survivors, survivors.scores, params.top_p)
+    return keep_by_mass(survivors, survivors.scores, params.top_p)
 
 
-class MinP:
+def _min_p(survivors: Survivors, params: SamplingParams) -> Survivors:
     """Source: arXiv:2407.01082, section 3."""
-
-    def is_needed(self, params: SamplingParams) -> bool:
-        return params.min_p > 0.0
-
-    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        return survivors.keep_mask(survivors.scores >= np.float32(math.log(params.min_p)))
+    return survivors.keep_mask(survivors.scores >= np.float32(math.log(params.min_p)))
 
 
-class TypicalP:
+def _typical_p(survivors: Survivors, params: SamplingParams) -> Survivors:
     """Keeps the set nearest to the distribution's entropy. Source: arXiv:2202.00666, section 4."""
-
-    def is_needed(self, params: SamplingParams) -> bool:
-        return params.typical_p < 1.0
-
-    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        scores, scratch = survivors.scores, survivors.scratch
-        # Information content is log(total) - score and the entropy is its mean, so log(total) drops out of the difference.
-        products = np.maximum(scores, np.float32(_NO_SCORE), out=scratch.products[: scores.size])
-        np.multiply(products, survivors.weights, out=products)
-        mean_score = np.float32(float(np.add.reduce(products)) / survivors.total)
-        closeness = np.subtract(scores, mean_score, out=scratch.keys[: scores.size])
-        np.negative(np.abs(closeness, out=closeness), out=closeness)
-        return keep_by_mass(survivors, closeness, params.typical_p)
+    scores, scratch = survivors.scores, survivors.scratch
+    # Information content is log(total) - score and the entropy is its mean, so log(total) drops out of the difference.
+    products = np.maximum(scores, np.float32(_NO_SCORE), out=scratch.products[: scores.size])
+    np.multiply(products, survivors.weights, out=products)
+    mean_score = np.float32(float(np.add.reduce(products)) / survivors.total)
+    closeness = np.subtract(scores, mean_score, out=scratch.keys[: scores.size])
+    np.negative(np.abs(closeness, out=closeness), out=closeness)
+    return keep_by_mass(survivors, closeness, params.typical_p)
 
 
-FILTERS: tuple[LogitsFilter, ...] = (TopNSigma(), TopK(), TopP(), MinP(), TypicalP())
+FILTERS: Mapping[str, LogitsFilter] = {
+    "top_n_sigma": LogitsFilter(lambda params: params.top_n_sigma > 0.0, _top_n_sigma),
+    "top_k": LogitsFilter(lambda params: params.top_k > 0, _top_k),
+    "top_p": LogitsFilter(lambda params: params.top_p < 1.0, _top_p),
+    "min_p": LogitsFilter(lambda params: params.min_p > 0.0, _min_p),
+    "typical_p": LogitsFilter(lambda params: params.typical_p < 1.0, _typical_p),
+}
 """The filters in the order they are applied, after the temperature."""
 
 

@@ -5,8 +5,8 @@ A processor gets only the rows that use it, so an unused one costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,11 @@ _LARGEST_PENALTY = 1e30  # of DRY; with a greater one no token might be left
 _FEW_WORDS = 32  # of a mask that allows any token
 
 
-class LogitsProcessor(Protocol):
-    def is_needed(self, state: SamplerState) -> bool: ...
+class LogitsProcessor(NamedTuple):
+    """One edit of the logits [R, V], C-contiguous: `apply` edits `logits[rows[i]]` according to `states[i]`."""
 
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        """Edit `logits[rows[i]]` according to `states[i]`. Shapes: logits [R, V], C-contiguous."""
-        ...
+    is_needed: Callable[[SamplerState], bool]
+    apply: Callable[[FloatArray, Sequence[int], Sequence[SamplerState]], None]
 
 
 def _locate(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> tuple[FloatArray, IdArray, IdArray]:
@@ -51,120 +50,96 @@ def _ban(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> Non
     flat[places] = NEG_INF
 
 
-class RepetitionPenalty:
+def _repetition_penalty(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
     """Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.params.repetition_penalty != 1.0
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
-        # Bounded so that f32 logits stay finite: infinite ones would have no order.
-        asked = [min(max(state.plan.params.repetition_penalty, 1e-30), 1e30) for state in states]
-        penalties = _per_id(asked, sizes)
-        values = flat[places]
-        flat[places] = np.where(values > 0, values / penalties, values * penalties)
+    flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
+    # Bounded so that f32 logits stay finite: infinite ones would have no order.
+    asked = [min(max(state.plan.params.repetition_penalty, 1e-30), 1e30) for state in states]
+    penalties = _per_id(asked, sizes)
+    values = flat[places]
+    flat[places] = np.where(values > 0, values / penalties, values * penalties)
 
 
-class FrequencyPenalty:
+def _frequency_penalty(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
     """Source: OpenAI API reference, frequency_penalty."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.params.frequency_penalty != 0.0
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
-        counts = np.concatenate([_counts(state).counts for state in states])
-        flat[places] -= counts * _per_id([s.plan.params.frequency_penalty for s in states], sizes)
+    flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
+    counts = np.concatenate([_counts(state).counts for state in states])
+    flat[places] -= counts * _per_id([s.plan.params.frequency_penalty for s in states], sizes)
 
 
-class PresencePenalty:
+def _presence_penalty(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
     """Source: OpenAI API reference, presence_penalty."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.params.presence_penalty != 0.0
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        counts = [_counts(state) for state in states]
-        generated = [own.ids[own.counts > 0] for own in counts]
-        flat, places, sizes = _locate(logits, rows, generated)
-        flat[places] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
+    counts = [_counts(state) for state in states]
+    generated = [own.ids[own.counts > 0] for own in counts]
+    flat, places, sizes = _locate(logits, rows, generated)
+    flat[places] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
 
 
-class Dry:
+def _dry(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
     """Source: DRY, text-generation-webui's pull request 5677: multiplier * base ** (length - allowed length)."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.repeats is not None
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        for row, state in zip(rows, states, strict=True):
-            assert state.repeats is not None  # `is_needed`
-            params = state.plan.params
-            ids, lengths = state.repeats.continued(params.dry_allowed_length)
-            if ids.size:
-                exponents = (lengths - params.dry_allowed_length).astype(np.float64)
-                with np.errstate(over="ignore"):
-                    penalties = np.minimum(params.dry_multiplier * params.dry_base**exponents, _LARGEST_PENALTY)
-                # Of a token's penalties the last applies, which is the largest.
-                logits[row, ids] = logits[row, ids] - penalties.astype(np.float32)
+    for row, state in zip(rows, states, strict=True):
+        assert state.repeats is not None  # `is_needed`
+        params = state.plan.params
+        ids, lengths = state.repeats.continued(params.dry_allowed_length)
+        if ids.size:
+            exponents = (lengths - params.dry_allowed_length).astype(np.float64)
+            with np.errstate(over="ignore"):
+                penalties = np.minimum(params.dry_multiplier * params.dry_base**exponents, _LARGEST_PENALTY)
+            # Of a token's penalties the last applies, which is the largest.
+            logits[row, ids] = logits[row, ids] - penalties.astype(np.float32)
 
 
-class LogitBias:
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.bias_ids.size > 0
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        flat, places, _ = _locate(logits, rows, [state.plan.bias_ids for state in states])
-        flat[places] += np.concatenate([state.plan.bias_values for state in states])
+def _logit_bias(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+    flat, places, _ = _locate(logits, rows, [state.plan.bias_ids for state in states])
+    flat[places] += np.concatenate([state.plan.bias_values for state in states])
 
 
-class AllowedTokens:
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.allowed_ids is not None
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        for row, state in zip(rows, states, strict=True):
-            allowed = state.plan.allowed_ids
-            kept = logits[row, allowed]
-            logits[row] = NEG_INF
-            logits[row, allowed] = kept
+def _allowed_tokens(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+    for row, state in zip(rows, states, strict=True):
+        allowed = state.plan.allowed_ids
+        kept = logits[row, allowed]
+        logits[row] = NEG_INF
+        logits[row, allowed] = kept
 
 
-class BadWordsMask:
+def _bad_words(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
     """Masks the token that would complete a forbidden token sequence, which may have begun in the prompt."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.bad_words.single_ids.size > 0 or state.plan.bad_words.max_context > 0
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        _ban(logits, rows, [state.plan.bad_words.single_ids for state in states])
-        completing = [np.array(s.plan.bad_words.completing_ids(s.history), dtype=np.int64) for s in states]
-        _ban(logits, rows, completing)
+    _ban(logits, rows, [state.plan.bad_words.single_ids for state in states])
+    completing = [np.array(s.plan.bad_words.completing_ids(s.history), dtype=np.int64) for s in states]
+    _ban(logits, rows, completing)
 
 
-class MinTokens:
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        too_short = [s.num_generated < s.plan.params.min_tokens for s in states]
-        _ban(
-            logits, rows, [s.plan.ending_ids if short else _NO_IDS for s, short in zip(states, too_short, strict=True)]
-        )
+def _min_tokens(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+    too_short = [s.num_generated < s.plan.params.min_tokens for s in states]
+    _ban(logits, rows, [s.plan.ending_ids if short else _NO_IDS for s, short in zip(states, too_short, strict=True)])
 
 
-class GrammarMask:
-    def __init__(self, prefetcher: MaskPrefetcher) -> None:
-        self._prefetcher = prefetcher
+PROCESSORS: Mapping[str, LogitsProcessor] = {
+    "repetition_penalty": LogitsProcessor(
+        lambda state: state.plan.params.repetition_penalty != 1.0, _repetition_penalty
+    ),
+    "frequency_penalty": LogitsProcessor(lambda state: state.plan.params.frequency_penalty != 0.0, _frequency_penalty),
+    "presence_penalty": LogitsProcessor(lambda state: state.plan.params.presence_penalty != 0.0, _presence_penalty),
+    "dry": LogitsProcessor(lambda state: state.repeats is not None, _dry),
+    "logit_bias": LogitsProcessor(lambda state: state.plan.bias_ids.size > 0, _logit_bias),
+    "allowed_tokens": LogitsProcessor(lambda state: state.plan.allowed_ids is not None, _allowed_tokens),
+    "bad_words": LogitsProcessor(
+        lambda state: state.plan.bad_words.single_ids.size > 0 or state.plan.bad_words.max_context > 0, _bad_words
+    ),
+    "min_tokens": LogitsProcessor(
+        lambda state: state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0, _min_tokens
+    ),
+}
+"""The processors in the order they are applied; a grammar's mask follows."""
 
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.masker is not None
 
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+def grammar_mask(prefetcher: MaskPrefetcher) -> LogitsProcessor:
+    """Masks every token that the request's grammar does not allow next."""
+
+    def apply(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
         vocab_size = logits.shape[1]
         for row, state in zip(rows, states, strict=True):
-            words = self._prefetcher.take(state)
+            words = prefetcher.take(state)
             few_ids = ids_of(words, _FEW_WORDS)
             if few_ids is None:
                 keep_only(logits[row], np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little"))
@@ -174,6 +149,8 @@ class GrammarMask:
             kept = logits[row, few_ids]
             logits[row] = NEG_INF
             logits[row, few_ids] = kept
+
+    return LogitsProcessor(lambda state: state.masker is not None, apply)
 
 
 def force_token(logits_row: FloatArray, token_id: int) -> None:

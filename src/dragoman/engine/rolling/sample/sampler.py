@@ -22,19 +22,7 @@ from dragoman.engine.rolling.sample.logits_filters import (
     ranked,
     without_top_choices,
 )
-from dragoman.engine.rolling.sample.logits_processors import (
-    AllowedTokens,
-    BadWordsMask,
-    Dry,
-    FrequencyPenalty,
-    GrammarMask,
-    LogitBias,
-    LogitsProcessor,
-    MinTokens,
-    PresencePenalty,
-    RepetitionPenalty,
-    force_token,
-)
+from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, force_token, grammar_mask
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.random_stream import uniforms
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
@@ -81,17 +69,7 @@ class Sampler:
         self._scratch = Scratch(vocab_size)
         self._masks = MaskPrefetcher(vocab_size)
         self._has_grammars = False
-        self._processors: tuple[LogitsProcessor, ...] = (
-            RepetitionPenalty(),
-            FrequencyPenalty(),
-            PresencePenalty(),
-            Dry(),
-            LogitBias(),
-            AllowedTokens(),
-            BadWordsMask(),
-            MinTokens(),
-            GrammarMask(self._masks),
-        )
+        self._processors = (*PROCESSORS.values(), grammar_mask(self._masks))
 
     def new_state(
         self,
@@ -211,7 +189,7 @@ class Sampler:
     def _survivors(self, logits_row: FloatArray, maximum: np.float32, state: SamplerState) -> Survivors:
         params = state.plan.params
         survivors = every_token(logits_row, maximum, params.temperature, self._scratch)
-        for logits_filter in FILTERS:
+        for logits_filter in FILTERS.values():
             if logits_filter.is_needed(params):
                 survivors = logits_filter.apply(survivors, params)
         return self._for_a_gap(logits_row, maximum, state, survivors) if params.infill else survivors
