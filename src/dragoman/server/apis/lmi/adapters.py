@@ -35,8 +35,6 @@ def with_adapters(requests: Sequence[GenerationRequest], in_body: Any, http: Htt
 
 
 class WithAdapters:
-    """A dialect of conversations or completions, whose calls may name an adapter as LMI's do."""
-
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 

@@ -53,7 +53,6 @@ def sole_model_if_unknown(name: str | None, server: Server) -> str | None:
 
 
 def target_of(http: HttpCall) -> str:
-    """The name of the targeted model, "" if there is none."""
     return http.headers.get(TARGET_MODEL, "").lstrip("/").removesuffix(".tar.gz")
 
 

@@ -40,10 +40,7 @@ def lmi_route(model: ModelProfile, http: HttpCall) -> Profile:
 
 
 def negotiate(model: ModelProfile, http: HttpCall) -> Profile:
-    """The profile that answers this call, errors included.
-
-    In `auto` it is LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document.
-    """
+    """In `auto` LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document."""
     if JSONLINES_MEDIA_TYPE in http.accept:
         return LMI
     chat_format = model.settings.get("chat_format", "auto")

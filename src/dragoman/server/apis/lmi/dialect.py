@@ -26,11 +26,7 @@ FORMATTERS = ("json", "jsonlines", "sse")
 
 @dataclass(frozen=True, slots=True)
 class LmiOptions:
-    """Options of the LMI dialect, named as `option.*` in serving.properties.
-
-    `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
-    `thinks`: the model's reasoning can be told from its answer.
-    """
+    """Named as `option.*` in serving.properties. `thinks`: the model's reasoning can be told from its answer."""
 
     rolling_batch: str = "auto"
     lmi_version: str = "0.31"
@@ -49,12 +45,10 @@ class LmiOptions:
 
     @property
     def profile(self) -> str:
-        """Dynamic batching has no backend of its own."""
         return "disable" if self.is_dynamic else self.rolling_batch
 
     @property
     def has_tgi_shape(self) -> bool:
-        """There is no such shape for dynamic batches."""
         return self.tgi_compat and not self.is_dynamic
 
 

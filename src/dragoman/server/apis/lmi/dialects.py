@@ -24,10 +24,7 @@ from dragoman.server.registry import GenerationService
 
 @dataclass(frozen=True, slots=True)
 class OperatorCode:
-    """The functions of an operator's file for one model, and the runtime of its handler.
-
-    `context`: arguments for formatters, None = there is no model to call them for. `service` generates for a handler.
-    """
+    """`context`: arguments for formatters, None = there is no model to call them for. `service` generates for a handler."""
 
     hooks: Hooks
     timeout_s: float | None = None

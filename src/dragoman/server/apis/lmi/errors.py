@@ -20,8 +20,6 @@ MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or
 
 
 class ErrorContext(msgspec.Struct, frozen=True):
-    """The form that the call asked for."""
-
     is_stream: bool = False
     is_dynamic: bool = False
     is_tgi: bool = False
@@ -118,7 +116,6 @@ def front_end_body(error: ServerError) -> FrontError:
 
 
 def front_reply(error: ServerError) -> Reply:
-    """The answer to a call that the front end refuses before a model is asked."""
     if error.kind in FRONT_END:
         return json_reply(STATUSES[error.kind], front_end_body(error))
     return (

@@ -48,8 +48,6 @@ to_json = msgspec.json.encode  # NaN and infinities become null, non-ASCII stays
 
 
 class LmiEncoder(Encoder):
-    """The framing of a stream, its end and its errors."""
-
     def __init__(self, framing: Framing, stream_error: ErrorObject) -> None:
         self._frame = sse if framing == "sse" else jsonline
         self._media_type = SSE_MEDIA_TYPE if framing == "sse" else JSONLINES_MEDIA_TYPE

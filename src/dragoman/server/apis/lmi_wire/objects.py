@@ -164,8 +164,6 @@ def finite(logprob: float | None) -> float | None:
 
 
 class ObjectBuilder:
-    """Builds the objects of one call."""
-
     def __init__(self, shape: Shape, answer: AnswerPlan) -> None:
         self._shape = shape
         self._answer = answer

@@ -29,11 +29,10 @@ class Prompts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The way one family of routes reads parameters.
+    """The way one family of routes reads parameters. `includes_stop`: a text that ends with a stop string has it.
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
-    a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `thinks`: the model's reasoning can be
-    told from its answer. `includes_stop`: a text that ends with a stop string has it.
+    a value that is not neutral. `thinks`: the model's reasoning can be told from its answer.
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"

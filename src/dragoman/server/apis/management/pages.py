@@ -67,7 +67,6 @@ async def metrics(http: HttpCall, server: Server) -> Reply:
 
 
 async def index(http: HttpCall, server: Server) -> Reply:
-    """The page for browsers, or an index for programs, with the status of `/ping`."""
     status, statuses = readiness(server.models)
     if "text/html" in http.accept:
         reply = await _for_browsers(http, server, status)

@@ -110,7 +110,6 @@ async def _tokens(service: TextService, text: str, body: OvmsTokenizeBody) -> li
 
 
 def _pad_id(tokenizer: Tokenizer) -> int:
-    """The tokenizer's padding token, else its end-of-sequence token."""
     if isinstance(tokenizer, HfTokenizer):
         named = tokenizer.facts.special_tokens.get("pad_token")
         token_id = None if named is None else tokenizer.token_to_id(named)

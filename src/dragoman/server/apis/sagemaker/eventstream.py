@@ -30,7 +30,6 @@ def message(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 def payload_parts(payload: bytes) -> bytes:
-    """`payload` as SageMaker's PayloadPart events, b"" for an empty one."""
     headers = {":event-type": "PayloadPart", ":content-type": "application/octet-stream", ":message-type": "event"}
     starts = range(0, len(payload), MAX_PAYLOAD_BYTES)
     return b"".join(message(headers, payload[start : start + MAX_PAYLOAD_BYTES]) for start in starts)

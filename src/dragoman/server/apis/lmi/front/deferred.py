@@ -78,10 +78,7 @@ class _Record:
 
 
 class DeferredAnswers:
-    """The calls that run or have run without a waiting client. `clock`: seconds, monotonic.
-
-    Beyond `max_records`, or `max_bytes` of answers, the oldest complete answers are forgotten.
-    """
+    """Beyond `max_records`, or `max_bytes`, the oldest complete answers are forgotten. `clock`: seconds, monotonic."""
 
     def __init__(
         self,
@@ -107,9 +104,8 @@ class DeferredAnswers:
         return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
 
     def poll(self, http: HttpCall, caller: str = "") -> tuple[Reply, bool]:
-        """The items recorded since the token in `http` was made, 202 if there are none yet; True if the answer broke off.
+        """The items since the token was made, 202 if there are none yet; True if the answer broke off. May be repeated.
 
-        The same token gives the same items again: a lost poll can be repeated.
         Raises: InvalidRequest for a bad token, such as one of another caller.
         """
         given = http.headers[STARTING_TOKEN].strip()
@@ -198,12 +194,10 @@ async def _send(exchange: Exchange, reply: Reply, is_cut: bool) -> None:
 
 
 def _token(token: str, position: int) -> str:
-    """The first token is the bare identifier."""
     return f"{token}-{position}" if position else token
 
 
 def _parse_token(text: str) -> tuple[str, int]:
-    """The identifier and position; ("", 0) if `text` is not a token."""
     match = re.fullmatch(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?", text.strip())
     return (match[1], int(match[2] or 0)) if match else ("", 0)
 

@@ -91,7 +91,6 @@ class Workflow(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = None) -> ModelPage:
-    """One page of GET /models: `limit` models from `next_page_token` on. Raises: InvalidParameter."""
     page, following = page_of(models, query or {})
     listed = [
         ListedModel(

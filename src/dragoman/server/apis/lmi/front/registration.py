@@ -37,10 +37,7 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")  # of which a model's name has n
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """`source.url` "" = no other model. `min_workers`, `max_workers`: as djl-serving shows them, -1 = not given.
-
-    `given`: the names of all parameters. `ignored`: those without effect, in the order they came.
-    """
+    """`source.url` "" = no other model. Workers: -1 = not given. `given`: all names; `ignored`: those without effect."""
 
     source: ModelSource
     is_synchronous: bool
@@ -51,7 +48,7 @@ class Registration:
 
 
 def read_registration(http: HttpCall) -> Registration:
-    """The registration that `http` asks for; the query goes before the body. Raises: InvalidRequest naming the parameter."""
+    """The query goes before the body. Raises: InvalidRequest naming the parameter."""
     fields = {**_body_fields(http), **{name: text for name, text in http.query.items() if text}}
     counts = {name: _count(name, fields[name]) for name in COUNTS_WITHOUT_EFFECT if name in fields}
     options = {name: text for name, text in fields.items() if _is_option(name)}

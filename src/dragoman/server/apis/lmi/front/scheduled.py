@@ -21,8 +21,6 @@ logger = logging.getLogger("dragoman.host")
 
 
 class Scheduled:
-    """The loads of one server that nobody waits for, and those that failed."""
-
     def __init__(self, server: Server) -> None:
         self._changes = server.shared(Changes.of)
         self._statuses: dict[str, ModelStatus] = {}

@@ -45,11 +45,10 @@ async def handle_streaming_response(
     accumulate_chunks: bool = False,
     **kwargs: Any,
 ) -> AsyncGenerator[Output, None]:
-    """The chunks of a stream, each as the formatter writes it.
+    """The chunks of a stream, each as the formatter writes it; if that raises, the stream ends with its error.
 
     The formatter is called with a chunk and `kwargs`, and returns its text and whether it is the last one; with
-    `accumulate_chunks` it is also given `history`, and returns the new one as a third value. If it raises, the stream ends
-    with its error.
+    `accumulate_chunks` it is also given `history`, and returns the new one as a third value.
     """
     history: list[Any] = []
     async for chunk in response:

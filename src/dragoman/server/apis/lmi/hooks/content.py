@@ -17,10 +17,7 @@ _MAX_FIELDS = 2_000  # of a form, which are read one by one
 
 
 def decode(inputs: Input, content_type: str | None = None, key: str | None = None) -> Any:
-    """The content as Python values: JSON as it is, all else under `inputs`. Raises: ValueError, KeyError.
-
-    Without a content type the content is read as JSON.
-    """
+    """JSON as it is, all else under `inputs`; without a content type it is JSON. Raises: ValueError, KeyError."""
     media_type = (content_type or "application/json").partition(";")[0].strip().lower()
     match media_type:
         case "text/plain":

@@ -21,7 +21,7 @@ class StartRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """An operator's handler. `is_entry_point`: option.entryPoint names its file."""
+    """`is_entry_point`: option.entryPoint names its file."""
 
     function: Callable[..., Any]
     name: str = "handle"

@@ -36,10 +36,7 @@ class HandlerLoop:
         return len(self._stuck)
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of `make()`, awaited on the loop; it is cancelled with the caller.
-
-        Raises: what it raises; HookError if too many loops hang, or if another call blocked this one until it was given up.
-        """
+        """The result of `make()` on the loop. Raises: what it raises; HookError if loops hang or another call blocked it."""
         if self.num_stuck >= MAX_STUCK:
             raise HookError(f"The handlers of this model hang: {self.num_stuck} of their event loops are blocked")
         loop = self._current()

@@ -64,10 +64,7 @@ class Content(list[tuple[str, bytes]]):
 
 
 class Input:
-    """One request. `content`: named pieces, one called `data`, or a form's fields.
-
-    `model` is the served model as a handler may use it (`generate`, `stream`), None where there is none.
-    """
+    """One request. `model`: the served model as a handler may use it (`generate`, `stream`), None where there is none."""
 
     def __init__(
         self, properties: Mapping[str, str], content: Iterable[tuple[str, bytes]] = (), function_name: str | None = None
@@ -128,10 +125,7 @@ class Input:
             raise ValueError(f"the content is not valid JSON: {error}, got {piece[:80]!r}") from error
 
     def get_as_numpy(self, key: str | None = None) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
-        """The arrays of a piece of content in DJL's ndlist or the .npz format, as in LMI; the one array of a .npy.
-
-        Raises: KeyError, ValueError. Pickled objects are refused.
-        """
+        """DJL's ndlist or .npz gives a list, .npy one array. Raises: KeyError, ValueError. Pickled objects are refused."""
         piece = self.get_as_bytes(key)
         if piece.startswith(_NPZ_MAGIC):
             return self.get_as_npz(key)

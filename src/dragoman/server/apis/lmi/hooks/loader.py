@@ -28,8 +28,6 @@ class HookLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The formatters and the handler of an operator's file. `importer` holds its modules."""
-
     path: Path
     module: ModuleType
     importer: FileImporter
@@ -58,11 +56,7 @@ def load_hooks(
     formatter_name: str | None = None,
     handler_name: str = HANDLER,
 ) -> Hooks | None:
-    """The hooks of the operator's file, None if nobody named one and there is no model.py. Raises: HookLoadError.
-
-    `formatter_name`: the output formatter that option.output_formatter names; it goes before a decorated one.
-    `handler_name`: the function that option.handler names.
-    """
+    """None if no file was named and there is no model.py. `formatter_name` goes before a mark. Raises: HookLoadError."""
     path = find_file(entry_point, directories)
     if path is None:
         if formatter_name is not None:
@@ -91,10 +85,7 @@ def load_hooks(
 
 
 def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | None:
-    """The operator's file; None if it was not named and does not exist. Raises: HookLoadError if a named one is missing.
-
-    A name is one of a file in the directories, with or without .py, or a path.
-    """
+    """A name may lack .py, or be a path. None if none was named and there is no model.py. Raises: HookLoadError."""
     if entry_point is None or not is_own_entry_point(entry_point):
         return next((path for path in (one / DEFAULT_NAME for one in directories) if path.is_file()), None)
     if "://" in entry_point:

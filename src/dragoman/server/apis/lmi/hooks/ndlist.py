@@ -35,7 +35,7 @@ NAMES = {dtype: name for name, dtype in TYPES.items() if name != "BOOL"}
 
 
 def read_ndlist(content: bytes) -> list[Array]:
-    """The arrays. Raises: ValueError saying what is wrong with the content."""
+    """Raises: ValueError saying what is wrong with the content."""
     reader = _Reader(content)
     try:
         arrays = [_read_array(reader) for _ in range(reader.number(">i"))]
@@ -45,7 +45,7 @@ def read_ndlist(content: bytes) -> list[Array]:
 
 
 def write_ndlist(arrays: Array | Sequence[Array]) -> bytes:
-    """The content for these arrays, or for a single one. Raises: ValueError for types that the format does not have."""
+    """Raises: ValueError for types that the format does not have."""
     several = [arrays] if isinstance(arrays, np.ndarray) else [np.asarray(array) for array in arrays]
     return struct.pack(">i", len(several)) + b"".join(_array_bytes(array) for array in several)
 

@@ -34,7 +34,6 @@ def _plain(value: Any) -> Any:
 
 
 def outputs_line(item: Any) -> bytes:
-    """One streamed item as LMI writes it: an `outputs` object on a line of its own."""
     return to_json({"outputs": item}) + b"\n"
 
 

@@ -52,10 +52,7 @@ class _Job:
 
 
 class HookPool:
-    """Runs calls on a few daemon threads. `timeout_s` bounds each call, from the moment it was handed in; None = no bound.
-
-    `subject` is what is called, for messages.
-    """
+    """`timeout_s` bounds each call, from the moment it was handed in; None = no bound. `subject` is called, for messages."""
 
     def __init__(
         self,

@@ -51,10 +51,7 @@ class Token:
 
 @dataclass
 class Sequence:
-    """One generated sequence, and how far a formatter has walked through it. `has_index`: as LMI 0.32.
-
-    `top_tokens` has one list per token when the client asked for the most likely ones.
-    """
+    """`top_tokens` has one list per token when the client asked for the most likely ones. `has_index`: as in LMI 0.32."""
 
     tokens: list[Token] = field(default_factory=list)
     top_tokens: list[list[Token]] = field(default_factory=list)
@@ -123,7 +120,7 @@ class RequestInput:
 
 @dataclass
 class TextInput(RequestInput):
-    """A text generation request. `input_text` is a prompt or a list of prompts."""
+    """`input_text` is a prompt or a list of prompts."""
 
     input_text: str | list[str] | None = None
     adapters: Any = None

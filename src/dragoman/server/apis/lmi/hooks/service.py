@@ -62,10 +62,7 @@ class Service:
         return parsed
 
     def inference(self, inputs: Input) -> Output:
-        """The answer to a request: LMI's to a dynamic batch, or what the output formatter writes.
-
-        Blocks. Raises: ServerError, ValueError for what `parse_input` must not return.
-        """
+        """LMI's answer to a dynamic batch, or what the output formatter writes. Blocks. Raises: ServerError, ValueError."""
         if inputs.model is None:
             raise ValueError("there is no model to generate with: this directory has none, or it is not loaded yet")
         parsed = ParsedInput(*self.parse_input(inputs))

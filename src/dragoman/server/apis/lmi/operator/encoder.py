@@ -1,8 +1,7 @@
 """Encodes an answer through the operator's output formatter: its strings are the answer, byte for byte.
 
-One encoder per call; `full` and `event` call the formatter, so they run on a hook thread.
-Streaming, the formatter is called once per token, and again while it advances through tokens that it has not seen: one
-that skips a call catches up. Not streaming: once per token (LMI: per step), the last time with `finished`.
+One encoder per call; `full` and `event` run on a hook thread. Streaming, the formatter is called once per token, and again
+while it advances through tokens that it has not seen. Not streaming: once per token, the last time with `finished`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ MAX_IDLE_CALLS = 2  # calls in a row that hand out no token, after which a forma
 
 
 class OutputState:
-    """One request's formatter objects and how they grow. `described`: what the formatter sees as its input.
-
-    `has_index`: `get_next_token` gives four values.
-    """
+    """One request's formatter objects and how they grow. `described`: what the formatter sees as its input."""
 
     def __init__(self, request: GenerationRequest, described: io.RequestInput, *, has_index: bool) -> None:
         self.output = io.TextGenerationOutput(request_id=described.request_id, input=described)

@@ -30,10 +30,7 @@ logger = logging.getLogger("dragoman.hooks")
 
 
 class HookedDialect:
-    """The LMI dialect with the operator's formatters. `context`: keyword arguments for the input formatter.
-
-    `run`: what `parse`, and the `full` and `event` of its encoders, are to be called through.
-    """
+    """`context`: keyword arguments for the input formatter. `run` moves `parse`, `full` and `event` off the event loop."""
 
     def __init__(self, base: LmiDialect, hooks: Hooks, context: Mapping[str, Any], run: Runner) -> None:
         self._base = base
@@ -135,8 +132,7 @@ def _for_prompt(described: RequestInput, text: str) -> RequestInput:
 def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, context: Mapping[str, Any], run: Runner) -> Dialects:
     """The dialects of the LMI routes, by name, with the operator's formatters around `lmi`, which is the one called `lmi`.
 
-    An input formatter reads every body of the LMI routes, conversations too, as LMI has it. Without one, conversations and
-    completions keep their own form: LMI's output formatters do not see them either.
+    An input formatter reads every body of these routes, as LMI has it. Output formatters do not see conversations either.
     """
     if hooks.input_formatter is None and hooks.output_formatter is None:
         return dialects

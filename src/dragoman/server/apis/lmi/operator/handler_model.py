@@ -54,10 +54,7 @@ class HandlerModel:
         return json.loads(self._full(call, call.encoder).body)
 
     def stream(self, body: Mapping[str, Any]) -> Iterator[str]:
-        """The generated text, piece by piece, of a body with one prompt; closing the iterator aborts the generation.
-
-        Blocks between the pieces. Raises: ServerError.
-        """
+        """The text of one prompt, piece by piece; closing the iterator aborts it. Blocks. Raises: ServerError."""
         requests = self._parse(self._lmi, body).requests
         if len(requests) != 1:
             raise InvalidParameter(
@@ -66,10 +63,7 @@ class HandlerModel:
         return self._pieces(partial(self._read, requests[0]))
 
     def answer(self, body: Mapping[str, Any], output_formatter: Callable[..., Any] | None = None) -> Output:
-        """The answer of a dynamic batch to such a body; or, with an operator's output formatter, what that writes.
-
-        Blocks. Raises: ServerError, TypeError for a formatter that fits no known form.
-        """
+        """The answer of a dynamic batch, or what an output formatter writes. Blocks. Raises: ServerError, TypeError."""
         if output_formatter is None:
             call = self._parse(self._dynamic, body)
             if call.stream:

@@ -30,10 +30,9 @@ logger = logging.getLogger("dragoman.hooks")
 
 @dataclass(frozen=True, slots=True)
 class HandlerRuntime:
-    """The place where a model's handler runs, shared by its dialects.
+    """`timeout_s` bounds a call from its start to its last byte, None = without bound. `properties`: for the first call.
 
-    `properties`: the options by name, for the first call. `timeout_s` bounds a call from its start to its last byte, None =
-    without bound. `make_access`: gives a call its use of the model.
+    `make_access` gives a call its use of the model.
     """
 
     handler: Handler

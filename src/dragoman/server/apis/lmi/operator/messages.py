@@ -51,10 +51,7 @@ def make_input(http: HttpCall) -> Input:
 
 
 def handler_input(http: HttpCall, properties: Mapping[str, str]) -> Input:
-    """The same as a handler sees it: LMI shows it a form's fields and the query as pieces of content, too.
-
-    `properties` stand behind those of the call.
-    """
+    """LMI shows a handler a form's fields and the query as content, too. `properties` stand behind those of the call."""
     item = make_input(http)
     fields: list[tuple[str, str]] = list(http.query.items())
     if http.media_type == FORM and not http.body.lstrip().startswith(b"{"):

@@ -174,10 +174,7 @@ TABLE: tuple[Param, ...] = (*_SAMPLING, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRA
 
 
 def rows_for(profile: str, *, with_tgi_names: bool = False) -> dict[str, Param]:
-    """The rows of a profile by every name they answer to; `disable` (dynamic batch) takes what `auto` takes.
-
-    With `with_tgi_names` TGI's parameters are taken too, where the profile does not have them with LMI's own ranges.
-    """
+    """`disable` (dynamic batch) takes what `auto` takes. TGI's names: where the profile lacks them with LMI's own ranges."""
     name = "auto" if profile == "disable" else profile
     rows = [row for row in TABLE if name in row.profiles]
     if with_tgi_names:
