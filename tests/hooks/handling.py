@@ -52,14 +52,7 @@ def handling(
     service = FakeService()
     options = options or LmiOptions()
     lmi, dynamic = LmiDialect(options), LmiDialect(replace(options, rolling_batch="disable"))
-    runtime = HandlerRuntime(
-        runtime.handler,
-        runtime.properties,
-        runtime.timeout_s,
-        runtime.pool,
-        runtime.loop,
-        lambda http: HandlerModel(lmi, dynamic, service, http.request_id),
-    )
+    runtime = replace(runtime, make_access=lambda http: HandlerModel(lmi, dynamic, service, http.request_id))
     dialects = real_dialects()
     of_lmi = {name: dialects[name] for name in (INPUTS, CHAT, COMPLETIONS)}
     with running_server(dialects={**dialects, **with_handler(of_lmi, runtime)}) as server:

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.loader import HookLoadError, load_hooks
+from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks, load_hooks
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
 from tests.support.tables import table
 
 pytestmark = pytest.mark.varies("import hooks, dataclasses and postponed annotations differ between Pythons")
+
+
+def has_functions_that_act(hooks: Hooks) -> bool:
+    return (hooks.input_formatter, hooks.output_formatter, hooks.handler) != (None, None, None)
 
 
 class TestWhichFile:
@@ -21,14 +25,14 @@ class TestWhichFile:
         assert load_hooks(None, [tmp_path]) is None
 
     def test_an_empty_file_changes_nothing(self, tmp_path: Path) -> None:
-        assert loaded(tmp_path, "").is_empty
+        assert not has_functions_that_act(loaded(tmp_path, ""))
 
     @table("entry_point", ["own.py", "own"])
     def test_a_file_is_named_with_or_without_its_ending(self, tmp_path: Path, entry_point: str) -> None:
         path = write_file(tmp_path, ECHO, "own.py")
         hooks = load_hooks(entry_point, [tmp_path])
         assert hooks is not None
-        assert (hooks.path, hooks.is_empty) == (path, False)
+        assert (hooks.path, has_functions_that_act(hooks)) == (path, True)
 
     def test_a_path_may_be_anywhere(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
@@ -198,7 +202,7 @@ class TestImports:
         assert late() is words is other.words
         assert type(pickle.loads(pickle.dumps(words.Word()))) is words.Word
         """
-        assert loaded(tmp_path, source).is_empty
+        assert not has_functions_that_act(loaded(tmp_path, source))
 
     def test_lines_of_tracebacks_are_those_of_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "words.py").write_text("WORD = 'own'\n")
@@ -217,7 +221,7 @@ class TestImports:
 
     def test_files_named_like_the_standard_library_do_not_hide_it(self, tmp_path: Path) -> None:
         (tmp_path / "random.py").write_text("raise RuntimeError('hidden')\n")
-        assert loaded(tmp_path, "import random\nrandom.random()\n").is_empty
+        assert not has_functions_that_act(loaded(tmp_path, "import random\nrandom.random()\n"))
 
     def test_dataclasses_with_postponed_annotations_work(self, tmp_path: Path) -> None:
         path = tmp_path / "model.py"
@@ -248,7 +252,7 @@ class TestHandlers:
         assert (handler.name, handler.is_async, handler.is_entry_point) == ("handle", False, False)
 
     def test_a_value_of_that_name_is_none(self, tmp_path: Path) -> None:
-        assert loaded(tmp_path, "handle = 5\n").is_empty
+        assert loaded(tmp_path, "handle = 5\n").handler is None
 
     def test_the_option_names_another_one(self, tmp_path: Path) -> None:
         write_file(tmp_path, "def handle(inputs): ...\n\nasync def answer(inputs): ...\n", "own.py")

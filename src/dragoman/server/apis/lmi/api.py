@@ -12,6 +12,7 @@ from dragoman.server.api import (
     model_of_body,
     model_of_query_or_header,
 )
+from dragoman.server.apis.lmi import describe
 from dragoman.server.apis.lmi.choose import (
     INPUTS,
     TARGET_MODEL,
@@ -22,18 +23,6 @@ from dragoman.server.apis.lmi.choose import (
     target_of,
 )
 from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe import (
-    ANSWERS,
-    BODIES,
-    DEFERRED,
-    EXAMPLE,
-    HEADERS,
-    PARAMETERS,
-    POLLING,
-    REFUSED_BY_FRONT,
-    TEXT_OF_ALL,
-    request_bodies,
-)
 from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front import adapters, manage
@@ -64,7 +53,7 @@ def _model_of_path(http: HttpCall, server: Server) -> str | None:
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
     strict = {"max_tokens": LMI_STRICT_MAX_TOKENS} if profile.settings.get("lmi_strict") else {}
     return {
-        **request_bodies(options_of(profile)),
+        **describe.request_bodies(options_of(profile)),
         **shared_schemas(),
         **manage.schemas(),
         "ChatRequestInvocations": chat_body(LMI, profile, strict),
@@ -97,10 +86,10 @@ _V1_CHAT_STREAM: Content = {
 _generate = partial(
     GenerateOperation,
     tag="LMI",
-    answers=ANSWERS,
-    description=TEXT_OF_ALL,
-    body=BODIES,
-    example=EXAMPLE,
+    answers=describe.ANSWERS,
+    description=describe.TEXT_OF_ALL,
+    body=describe.BODIES,
+    example=describe.EXAMPLE,
     dialect=dialect_of_body,
     before=Polling(),
     before_fields=POLLING_FIELDS,
@@ -120,35 +109,37 @@ API = Api(
         _generate(
             path="/invocations",
             summary="Generate with the model that query or header name",
-            parameters=(*BY_NAME, *VERSIONED, *POLLING, TARGET_MODEL),
+            parameters=(*BY_NAME, *VERSIONED, *describe.POLLING, TARGET_MODEL),
             model=model_of_invocation,
             borrow=borrow_target,
         ),
         _generate(
             path="/predictions/{model}",
             summary="Generate",
-            parameters=("model_path", *VERSIONED, *POLLING),
+            parameters=("model_path", *VERSIONED, *describe.POLLING),
             model=_model_of_path,
         ),
         _generate(
             path="/models/{model}/invoke",
             summary="Generate",
-            parameters=("model_path", *VERSIONED, *POLLING),
+            parameters=("model_path", *VERSIONED, *describe.POLLING),
             model=_model_of_path,
         ),
         *adapters.OPERATIONS,
         *manage.OPERATIONS,
     ),
-    parameters={**PARAMETERS, **manage.PARAMETERS, **adapters.PARAMETERS},
-    headers=HEADERS,
+    parameters={**describe.PARAMETERS, **manage.PARAMETERS, **adapters.PARAMETERS},
+    headers=describe.HEADERS,
     joint=(
         chat_operation(
             path="/v1/chat/completions",
             summary="A conversation, in OpenAI's or LMI's shape",
             stream=_V1_CHAT_STREAM,
-            errors=merged(DEFERRED, REFUSED_BY_FRONT, ERRORS.answers(), LMI_ERRORS.answers(_IN_LMI_SHAPE)),
+            errors=merged(
+                describe.DEFERRED, describe.REFUSED_BY_FRONT, ERRORS.answers(), LMI_ERRORS.answers(_IN_LMI_SHAPE)
+            ),
             body="ChatRequestV1",
-            parameters=POLLING,
+            parameters=describe.POLLING,
             dialect=V1_CHAT,
             model=_model_of_v1_chat,
             before=Polling(),

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.errors import ServerError
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Encoder, HttpCall, PureDialect, Reply
 from dragoman.server.apis.lmi.adapters import with_adapters
-from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, stream_error_body
+from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, generation_body
 from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload
 from dragoman.server.apis.lmi_wire.encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
@@ -102,7 +102,7 @@ class LmiDialect(PureDialect):
 
     def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
         context = self._error_context(is_stream=is_stream)
-        stream_error = partial(stream_error_body, context=context)
+        stream_error = partial(generation_body, context=context)
         if self.options.is_dynamic or (is_stream and answer.prompts.is_array):
             return OutputsEncoder(framing, stream_error, answer, is_v026=self._shape.is_v026)
         is_list = answer.prompts.is_array or self._shape.is_tgi

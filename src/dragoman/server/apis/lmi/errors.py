@@ -102,15 +102,6 @@ def short_body(error: ServerError) -> LmiShortError:
     return LmiShortError(error.message, MODEL_ERROR)
 
 
-def generation_body(error: ServerError, context: ErrorContext) -> Body:
-    if context.is_dynamic:
-        return _batch_body(error)
-    if context.is_stream:
-        details = FailedDetails("error", None, None)
-        return LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, MODEL_ERROR)
-    return LmiFailure("", FailedDetails("error", None, None, None), error.message, MODEL_ERROR)
-
-
 def front_end_body(error: ServerError) -> FrontError:
     return FrontError(STATUSES[error.kind], FRONT_END[error.kind], error.message)
 
@@ -132,10 +123,6 @@ def front_error(status: int, error_type: str, message: str) -> Reply:
 def bad_request(message: str) -> Reply:
     """The answer to a request that LMI's front end does not pass on to a model."""
     return front_error(400, "BadRequestException", message)
-
-
-def _batch_body(error: ServerError) -> LmiBatchError:
-    return LmiBatchError(MODEL_ERROR, "invoke handler failure", error.message)
 
 
 FRONT_END: Mapping[str, str] = {
@@ -167,23 +154,25 @@ _TGI_TYPES: Mapping[str, str] = {
 """TGI's words for kinds; others are `validation`."""
 
 
-def error_body(error: ServerError, context: ErrorContext) -> Body:
+def error_reply(error: ServerError, context: ErrorContext) -> Reply:
     if error.kind in FRONT_END:
         body: Body = front_end_body(error)
-    elif error.kind in _PAYLOAD:
-        body = _batch_body(error) if context.is_dynamic else short_body(error)
+    elif error.kind in _PAYLOAD and not context.is_dynamic:
+        body = short_body(error)
     else:
-        body = generation_body(error, context)
-    return _with_tgi_fields(body, error) if context.is_tgi else body
+        return json_reply(STATUSES[error.kind], generation_body(error, context))
+    return json_reply(STATUSES[error.kind], _with_tgi_fields(body, error) if context.is_tgi else body)
 
 
-def error_reply(error: ServerError, context: ErrorContext) -> Reply:
-    return json_reply(STATUSES[error.kind], error_body(error, context))
-
-
-def stream_error_body(error: ServerError, context: ErrorContext) -> Body:
-    """The last object of a stream that fails: any failure is told as a failed generation, as the status was sent."""
-    body = generation_body(error, context)
+def generation_body(error: ServerError, context: ErrorContext) -> Body:
+    """A failed generation, as which a stream tells any failure: its status was sent."""
+    if context.is_dynamic:
+        body: Body = LmiBatchError(MODEL_ERROR, "invoke handler failure", error.message)
+    elif context.is_stream:
+        details = FailedDetails("error", None, None)
+        body = LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, MODEL_ERROR)
+    else:
+        body = LmiFailure("", FailedDetails("error", None, None, None), error.message, MODEL_ERROR)
     return _with_tgi_fields(body, error) if context.is_tgi else body
 
 

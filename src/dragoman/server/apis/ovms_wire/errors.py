@@ -16,10 +16,6 @@ class OvmsError(msgspec.Struct):
     error: str
 
 
-def _ovms(error: ServerError) -> OvmsError:
-    return OvmsError(_text(error))
-
-
 def _text(error: ServerError) -> str:
     """OVMS's own words where its clients look for them."""
     if error.kind == "not_found" and "not found" not in error.message:
@@ -34,5 +30,5 @@ def _text(error: ServerError) -> str:
     return f"{needed} exceeds model max length: {error.max_model_len}"
 
 
-OVMS = ErrorShape(statuses(invalid_payload=412, timeout=503), _ovms)
+OVMS = ErrorShape(statuses(invalid_payload=412, timeout=503), lambda error: OvmsError(_text(error)))
 ERRORS = json_errors(OVMS.statuses, OvmsError)

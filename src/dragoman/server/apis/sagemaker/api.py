@@ -7,19 +7,9 @@ from functools import partial
 
 from dragoman.errors import ALL_KINDS, Forbidden, RateLimited
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, model_of_query_or_header
+from dragoman.server.apis.lmi import describe
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, TARGET_MODEL, borrow_target, dialect_of_body, target_of
-from dragoman.server.apis.lmi.describe import (
-    BODIES,
-    CONTENT,
-    DEFERRED,
-    EXAMPLE,
-    POLLING,
-    TEXT_OF_ALL,
-    answered,
-)
-from dragoman.server.apis.lmi.describe import HEADERS as LMI_HEADERS
-from dragoman.server.apis.lmi.describe import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.deferred import POLLING_FIELDS, Polling
 from dragoman.server.apis.sagemaker.envelope import (
     FRONT_ERRORS,
@@ -69,23 +59,23 @@ def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
 
 
 def _operation(path: str, summary: str, content: Content, *, is_stream: bool, text: str) -> GenerateOperation:
-    ok = answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
+    ok = describe.answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
     return GenerateOperation(
         path=path,
         tag="SageMaker",
         summary=summary,
-        answers=merged(ok, DEFERRED, ERRORS.answers(), _TARGET_ERRORS, _REFUSED),
-        description=f"{text} Where key pairs are set, signatures are checked. {TEXT_OF_ALL}",
+        answers=merged(ok, describe.DEFERRED, ERRORS.answers(), _TARGET_ERRORS, _REFUSED),
+        description=f"{text} Where key pairs are set, signatures are checked. {describe.TEXT_OF_ALL}",
         parameters=(
             "endpoint_name",
             *BY_NAME,
             *VERSIONED,
-            *POLLING,
+            *describe.POLLING,
             TARGET_MODEL,
             "x-amzn-sagemaker-inference-component",
         ),
-        body=BODIES,
-        example=EXAMPLE,
+        body=describe.BODIES,
+        example=describe.EXAMPLE,
         dialect=dialect_of_body,
         model=_model_of_endpoint,
         borrow=borrow_target,
@@ -107,7 +97,7 @@ API = Api(
         _operation(
             "/endpoints/{name}/invocations",
             "SageMaker's InvokeEndpoint",
-            CONTENT,
+            describe.CONTENT,
             is_stream=False,
             text="What AWS clients call when their endpoint_url points here.",
         ),
@@ -120,14 +110,14 @@ API = Api(
         ),
     ),
     parameters={
-        **LMI_PARAMETERS,
+        **describe.PARAMETERS,
         "endpoint_name": parameter("path", "name", "a model's name; any other name means the default model", TEXT),
         "x-amzn-sagemaker-inference-component": parameter(
             "header", "X-Amzn-SageMaker-Inference-Component", "the model to use", TEXT
         ),
     },
     headers={
-        **LMI_HEADERS,
+        **describe.HEADERS,
         "x-Amzn-Invoked-Production-Variant": header("the variant that was asked for, or the only one"),
     },
 )

@@ -35,10 +35,6 @@ class Hooks:
     output_formatter: OutputFormatter | None = None
     handler: Handler | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        return self.input_formatter is None and self.output_formatter is None and self.handler is None
-
     def close(self) -> None:
         """Forget the modules, so that they go with the model; nothing may be called any more."""
         self.importer.unload()

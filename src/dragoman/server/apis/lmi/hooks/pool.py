@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dragoman.errors import HookError, Overloaded
 
@@ -22,33 +23,9 @@ IDLE_S = 30.0  # how long a thread waits for more work; starting one costs far l
 MAX_STUCK = 64  # threads given up on; one holds about 8 MiB of address space and next to no memory
 
 
-class _Job:
-    """One call on its way through the pool. `state` moves under `lock`: waiting -> running -> done, or -> dropped."""
-
-    __slots__ = ("future", "lock", "loop", "state", "subject", "work")
-
-    def __init__(self, work: Callable[[], Any], subject: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.work = work
-        self.subject = subject
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.lock = threading.Lock()
-        self.state = "waiting"
-
-    def move(self, old: str, new: str) -> bool:
-        with self.lock:
-            if self.state != old:
-                return False
-            self.state = new
-            return True
-
-    def settle(self, result: Any, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(result)
-        else:
-            self.future.set_exception(error)
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]  # of the caller's event loop; cancelled = nobody waits for it any more
 
 
 class HookPool:
@@ -71,17 +48,10 @@ class HookPool:
         self._idle_s = idle_s
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
-        self._num_stuck = 0
-        self._num_live = 0  # threads that take jobs; stuck ones have lost their place
+        self._running: set[asyncio.Future[Any]] = set()
+        self.num_stuck = 0  # threads whose call was given up and has not returned
+        self.num_live = 0  # threads that take jobs; stuck ones have lost their place
         self._num_threads = num_threads
-
-    @property
-    def num_stuck(self) -> int:
-        return self._num_stuck
-
-    @property
-    def num_live(self) -> int:
-        return self._num_live
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work()`, called on one of the threads.
@@ -92,39 +62,41 @@ class HookPool:
             raise Overloaded(
                 f"{self._max_waiting} calls are already waiting for the {self._subject}s of this model; try again later"
             )
-        if self._num_stuck >= self._max_stuck:
+        if self.num_stuck >= self._max_stuck:
             raise HookError(
-                f"The {self._subject}s of this model hang: {self._num_stuck} of their calls have not returned"
+                f"The {self._subject}s of this model hang: {self.num_stuck} of their calls have not returned"
             )
-        job = _Job(work, self._subject, asyncio.get_running_loop())
-        self._jobs.put(job)
+        future = asyncio.get_running_loop().create_future()
+        self._jobs.put(_Job(work, future))
         self._ensure_thread()
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:
-                result: T = await job.future
+                result: T = await future
                 return result
         except TimeoutError as error:
             if not timeout.expired():
                 raise  # the operator's code raised it
             raise HookError(f"The {self._subject} took longer than {self._timeout_s:g} s (hook_timeout_s)") from error
         finally:
-            self._give_up(job)
+            self._give_up(future)
 
-    def _give_up(self, job: _Job) -> None:
+    def _give_up(self, future: asyncio.Future[Any]) -> None:
         """Forget a call that nobody waits for any more; a thread that is busy with it gets a successor."""
-        if not job.move("waiting", "dropped") and job.move("running", "dropped"):
-            with self._lock:
-                self._num_stuck += 1
-                self._num_live -= 1
-            if not self._jobs.empty():
-                self._ensure_thread()
+        with self._lock:
+            if future not in self._running:
+                return
+            self._running.remove(future)
+            self.num_stuck += 1
+            self.num_live -= 1
+        if not self._jobs.empty():
+            self._ensure_thread()
 
     def _ensure_thread(self) -> None:
         with self._lock:
-            if self._num_live == self._num_threads:
+            if self.num_live == self._num_threads:
                 return
-            self._num_live += 1
+            self.num_live += 1
         threading.Thread(target=self._work, name="dragoman-hook", daemon=True).start()
 
     def _next_job(self) -> _Job | None:
@@ -135,37 +107,42 @@ class HookPool:
             except Empty:
                 with self._lock:  # a job put before this is seen here; one put later finds the place free
                     if self._jobs.empty():
-                        self._num_live -= 1
+                        self.num_live -= 1
                         return None
 
     def _work(self) -> None:
         while (job := self._next_job()) is not None:
-            if job.move("waiting", "running") and not _run(job):
-                with self._lock:
-                    self._num_stuck -= 1
-                return  # given up; a successor has taken this thread's place
+            if not self._make(job):
+                return  # a successor has taken this thread's place
             del job  # else a thread that waits would keep what the call was about: a model, perhaps, that has gone
 
+    def _make(self, job: _Job) -> bool:
+        """Make the call, unless nobody waits for it, and hand its outcome over; False if it was given up meanwhile."""
+        with self._lock:
+            if job.future.cancelled():
+                return True
+            self._running.add(job.future)
+        result, failure = None, None
+        try:
+            result = job.work()
+        except BaseException as error:  # hook call: SystemExit too must end one request, not a thread
+            failure = error
+        with self._lock:
+            if job.future not in self._running:
+                self.num_stuck -= 1
+                return False
+            self._running.remove(job.future)
+        if failure is not None and (not isinstance(failure, Exception) or isinstance(failure, StopIteration)):
+            failure = HookError(f"The {self._subject} raised {type(failure).__name__}")  # a future cannot carry it
+        with suppress(RuntimeError):  # the loop was closed: nobody waits
+            job.future.get_loop().call_soon_threadsafe(_settle, job.future, result, failure)
+        return True
 
-def _run(job: _Job) -> bool:
-    """Make the call and hand its outcome over; False if it was given up meanwhile."""
-    result, failure = None, None
-    try:
-        result = job.work()
-    except BaseException as error:  # hook call: SystemExit too must end one request, not a thread
-        failure = error
-    if not job.move("running", "done"):
-        return False
-    _hand_over(job, result, failure)
-    return True
 
-
-def _hand_over(job: _Job, result: Any, failure: BaseException | None) -> None:
-    if failure is not None and not isinstance(failure, Exception):
-        failure = HookError(f"The {job.subject} raised {type(failure).__name__}")
-    if isinstance(failure, StopIteration):  # a future cannot carry it
-        failure = HookError(f"The {job.subject} raised StopIteration")
-    try:
-        job.loop.call_soon_threadsafe(job.settle, result, failure)
-    except RuntimeError:  # the loop was closed: nobody waits
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
         return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
