@@ -12,6 +12,8 @@ from dragoman.models.weights import Weights
 
 
 class Bamba(Llama):
+    """Bamba 9B, 1 and 2."""
+
     architectures = ("BambaForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")

@@ -29,12 +29,13 @@ class Layout(NamedTuple):
 
 
 class Family(ABC):
-    """One model of a family, made from its config.json. `architectures`: the names in config.json that mean this family.
+    """One model of a family, made from its config.json. A family's docstring begins with its text in docs/models.md.
 
-    `layouts`: the first one whose table of embeddings is there is the checkpoint's. `packings`: quant_methods of this
-    family alone. `table`, `layers`, `final_norm`: names below the body. `large_table`: that of another table.
-    `unread`: patterns of needless tensors. `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm;
-    and what is added to its weights. `logits_factor`: before the head's matrix.
+    `architectures`: the names in config.json that mean this family. `layouts`: the first one whose table of embeddings
+    is there is the checkpoint's. `packings`: quant_methods of this family alone. `table`, `layers`, `final_norm`:
+    names below the body. `large_table`: that of another table. `unread`: patterns of needless tensors.
+    `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm; and what is added to its weights.
+    `logits_factor`: before the head's matrix.
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()

@@ -103,8 +103,12 @@ class BiasedExperts(ChosenWithBias, RoutedExperts):
 
 
 class DeepseekV2(LatentAttention, RoutedExperts):
+    """DeepSeek V2, V2-Lite and their Coders."""
+
     architectures = ("DeepseekV2ForCausalLM",)
 
 
 class DeepseekV3(LatentAttention, BiasedExperts):
+    """DeepSeek V3, R1, Moonlight, Kimi K2."""
+
     architectures = ("DeepseekV3ForCausalLM",)

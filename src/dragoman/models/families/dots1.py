@@ -8,6 +8,8 @@ from dragoman.models.families.qwen import Qwen3
 
 
 class Dots1(BiasedExperts, Qwen3):
+    """dots.llm1."""
+
     architectures = ("Dots1ForCausalLM",)
     scoring = ("noaux_tc", "sigmoid")  # checkpoints have the name of the method there
 

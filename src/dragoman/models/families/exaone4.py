@@ -9,6 +9,8 @@ from dragoman.models.families.windows import all_but_every, no_slides, read_slid
 
 
 class Exaone4(Qwen3):
+    """EXAONE 4.0 1.2B and 32B."""
+
     architectures = ("Exaone4ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = NORMS_AFTER

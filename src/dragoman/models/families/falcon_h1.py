@@ -19,6 +19,8 @@ _KEYS = ScanKeys(out_bias="projectors_bias")
 
 
 class FalconH1(Llama):
+    """Falcon H1 of 0.5B to 34B."""
+
     architectures = ("FalconH1ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")

@@ -18,7 +18,10 @@ from dragoman.models.rotary import RotaryReading, read_two_rotaries
 
 
 class Gemma(Llama):
-    """Gemma 1. `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards."""
+    """Gemma 1.
+
+    `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards.
+    """
 
     architectures = ("GemmaForCausalLM",)
     directions: ClassVar[tuple[bool | str, ...]] = (False,)
@@ -39,6 +42,8 @@ class Gemma(Llama):
 
 
 class Gemma2(Gemma):
+    """Gemma 2."""
+
     architectures = ("Gemma2ForCausalLM",)
     layer_norms = LayerNorms(
         before_mlp="pre_feedforward_layernorm",

@@ -22,7 +22,10 @@ from dragoman.models.weights import Weights
 
 
 class Gemma3n(SharesKeys):
-    """Gemma 3n E2B and E4B. Shape of the streams: [T, streams, hidden]."""
+    """Gemma 3n E2B and E4B.
+
+    Shape of the streams: [T, streams, hidden].
+    """
 
     architectures = ("Gemma3nForCausalLM",)
     pattern = 5

@@ -11,6 +11,8 @@ from dragoman.models.families.gpt import Gpt, Names
 
 
 class GptBigCode(Gpt):
+    """StarCoder 1, StarCoderBase, SantaCoder in this layout."""
+
     architectures = ("GPTBigCodeForCausalLM",)
     layouts = (Layout("transformer", "lm_head"),)
     names = Names("ln_1", ("attn.c_attn",), "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")

@@ -12,6 +12,8 @@ from dragoman.models.storage.constants import Node
 
 
 class Granite(Llama):
+    """Granite 3."""
+
     architectures = ("GraniteForCausalLM",)
 
     def __init__(self, config: Config) -> None:

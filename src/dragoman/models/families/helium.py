@@ -6,6 +6,8 @@ from dragoman.models.families.llama import Llama
 
 
 class Helium(Llama):
+    """Helium 1 2B."""
+
     architectures = ("HeliumForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-8)
     has_interleaved_pairs = True

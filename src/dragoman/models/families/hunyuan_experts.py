@@ -17,6 +17,8 @@ _OF_TRAINING = "capacity_factor moe_drop_tokens moe_random_routing_dropped_token
 
 
 class HunyuanExperts(WithExperts, HunyuanDense):
+    """Hunyuan A13B."""
+
     architectures = ("HunYuanMoEV1ForCausalLM",)
     router_name = "gate.wg"
     shared_name = "shared_mlp"

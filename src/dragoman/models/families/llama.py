@@ -38,11 +38,12 @@ class LayerNorms(NamedTuple):
 
 
 class Llama(Family):
-    """Llama 1 to 3.x. `epsilon`: the key of the norms' and its default. `mlp_names`: of gate, up and down.
+    """Llama 1 to 3.x.
 
-    Two `mlp_names`: gate and up are halves of one matrix, or there is no gate. `is_parallel`: the MLP reads what
-    attention reads. `local_rotary`: of layers with a window, None = the same. `head_norms`: of each head's query and
-    key, or of all heads together, before rotation.
+    `epsilon`: the key of the norms' and its default. `mlp_names`: of gate, up and down; two where gate and up are
+    halves of one matrix, or there is no gate. `is_parallel`: the MLP reads what attention reads. `local_rotary`: of
+    layers with a window, None = the same. `head_norms`: of each head's query and key, or of all heads together, before
+    rotation.
     """
 
     architectures = ("LlamaForCausalLM",)

@@ -33,6 +33,8 @@ class Olmo(Llama):
 
 
 class Olmo2(Llama):
+    """OLMo 2."""
+
     architectures = ("Olmo2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     head_norms = "all"

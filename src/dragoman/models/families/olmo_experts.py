@@ -8,6 +8,8 @@ from dragoman.models.families.experts import WithExperts, read_experts
 
 
 class OlmoExperts(WithExperts):
+    """OLMoE 1B-7B."""
+
     architectures = ("OlmoeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     head_norms = "all"

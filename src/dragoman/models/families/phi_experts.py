@@ -19,6 +19,8 @@ _OUT = -1e30  # the score of an expert that does not count: its exponential is 0
 
 
 class PhiExperts(Mixtral):
+    """Phi-3.5 MoE."""
+
     architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
     has_layer_norms = True
 

@@ -20,6 +20,8 @@ from dragoman.models.weights import Weights
 
 
 class Arcee(Llama):
+    """Arcee's AFM 4.5B."""
+
     architectures = ("ArceeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     mlp_names = ("up_proj", "down_proj")

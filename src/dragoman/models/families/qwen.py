@@ -24,6 +24,8 @@ class Qwen2(Llama):
 
 
 class Qwen3(Qwen2):
+    """Qwen 3."""
+
     architectures = ("Qwen3ForCausalLM",)
     head_norms: HeadNorms = "each"
 

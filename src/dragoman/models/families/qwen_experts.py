@@ -47,7 +47,7 @@ class WithSharedExpert(Qwen3Experts):
 
 
 class Qwen2Experts(WithSharedExpert):
-    """Qwen 1.5 MoE and Qwen 2 57B-A14B."""
+    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with a gated expert that every token uses."""
 
     architectures = ("Qwen2MoeForCausalLM",)
     attention_biases = Qwen2.attention_biases

@@ -23,6 +23,8 @@ _FADING = -8.0  # at most as fast as e to this times softplus of its parameter
 
 
 class RecurrentGemma(Llama):
+    """RecurrentGemma 2B and 9B."""
+
     architectures = ("RecurrentGemmaForCausalLM",)
     layer_norms = LayerNorms("temporal_pre_norm", "channel_pre_norm")
     mlp_name = "mlp_block"

@@ -8,6 +8,8 @@ from dragoman.models.families.windows import all_but_every, no_slides, read_slid
 
 
 class SmolLM3(Llama):
+    """SmolLM3 3B."""
+
     architectures = ("SmolLM3ForCausalLM",)
     is_tied = True
 

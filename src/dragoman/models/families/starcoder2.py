@@ -7,6 +7,8 @@ from dragoman.models.families.mistral import Mistral
 
 
 class Starcoder2(Mistral):
+    """StarCoder2 3B, 7B, 15B."""
+
     architectures = ("Starcoder2ForCausalLM",)
     epsilon = ("norm_epsilon", 1e-5)
     has_layer_norms = True

@@ -37,6 +37,8 @@ _EMBEDDINGS = "embeddings"
 
 
 class Zamba2(Family):
+    """Zamba 2 of 1.2B, 2.7B and 7B; a block that several layers share is in memory once."""
+
     architectures = ("Zamba2ForCausalLM",)
     final_norm = "final_layernorm"
     is_tied: bool = True
