@@ -261,18 +261,13 @@ def _top_logprobs(token: TokenOutput, top_n: int, *, names_by_id: bool) -> dict[
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
 
 
-def with_echo(profile: Profile) -> Profile:
-    """The profile for completions, where `echo` lets nothing be generated."""
-    return replace(profile, bounds={**profile.bounds, "max_tokens": MAX_TOKENS})
-
-
 class CompletionsDialect(PureDialect):
     """`clock` returns Unix time in seconds."""
 
     def __init__(self, model: ModelProfile, profile: Profile, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.errors = profile.errors
-        self._reading = Reading(with_echo(profile), model)
+        self._reading = Reading(replace(profile, bounds={**profile.bounds, "max_tokens": MAX_TOKENS}), model)
 
     def parse(self, http: HttpCall) -> Call:
         profile = self._reading.profile
@@ -332,7 +327,7 @@ def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
     """The prompts in order. A list of integers is one prompt, a list of anything else one prompt per element."""
     given, profile = body.prompt, reading.profile
     if given is None or given == []:
-        raise profile.fault("prompt", "missing", "prompt is missing: it must be text, token ids, or a list of either")
+        raise profile.missing("prompt", "text, token ids, or a list of either")
     if isinstance(given, str):
         return [_text_prompt(given, body, profile)]
     if set(map(type, given)) == {int}:

@@ -172,13 +172,11 @@ def check_body(raw: Mapping[str, Any], body: EmbeddingsBody, words: Profile) -> 
     if body.input is None and "messages" in raw:
         raise UnsupportedFeature("messages cannot be embedded: send the texts as input", param="messages")
     if body.input is None:
-        raise words.fault("input", "missing", "input is missing")
+        raise words.missing("input")
     if None not in (body.task, body.prompt_name) and body.task != body.prompt_name:
-        message = f"task must be the same as prompt_name ({shown(body.prompt_name)}), got {shown(body.task)}"
-        raise words.fault("task", "conflict", message)
+        raise words.wrong("task", f"the same as prompt_name ({shown(body.prompt_name)})", body.task, "conflict")
     if body.encoding_format is not None and body.encoding_format not in FORMATS:
-        message = f"encoding_format must be float or base64, got {shown(body.encoding_format)}"
-        raise words.fault("encoding_format", "value", message)
+        raise words.wrong("encoding_format", "float or base64", body.encoding_format)
 
 
 def _as_numbers(index: int, row: Row) -> EmbeddingItem:

@@ -102,8 +102,11 @@ def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> N
 
 def check_word(name: str, word: str | None, allowed: Sequence[str], profile: Profile) -> None:
     if word is not None and word not in allowed:
-        message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
-        raise profile.fault(name, "value", message)
+        raise profile.wrong(name, either(allowed), word)
+
+
+def either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def check_count(name: str, count: int, most: int, profile: Profile) -> None:

@@ -113,12 +113,12 @@ def read_response_format(param: str, asked: ResponseFormat, profile: Profile) ->
                 return read_json_schema(place, schema, profile, is_strict=is_strict)
             if asked.type == "json_object":
                 return Grammar("json_object", param=param)
-            raise profile.fault(place, "missing", f"{place} is missing: it must be a JSON schema")
+            raise profile.missing(place, "a JSON schema")
         case "regex":
             return read_regex(f"{param}.value", asked.value, profile)
         case _:
             allowed = "text, json_object, json_schema, json or regex"
-            raise profile.fault(f"{param}.type", "value", f"{param}.type must be {allowed}, got {shown(asked.type)}")
+            raise profile.wrong(f"{param}.type", allowed, asked.type)
 
 
 def read_json_schema(param: str, value: Any, profile: Profile, *, is_strict: bool = False) -> Grammar:
@@ -130,7 +130,7 @@ def read_json_schema(param: str, value: Any, profile: Profile, *, is_strict: boo
         except TooMuchJson as error:
             raise profile.fault(param, "value", f"{param} must be a JSON schema of some size: {error}") from None
         except NotJson:
-            raise profile.fault(param, "value", f"{param} must be a JSON schema, got {shown(value)}") from None
+            raise profile.wrong(param, "a JSON schema", value) from None
     problem = schema_problem(schema)
     if problem:
         raise profile.fault(param, "value", f"{param} must be a JSON schema: {problem}")
@@ -167,7 +167,7 @@ def read_lark(param: str, value: Any, profile: Profile) -> Grammar:
 def read_gbnf(param: str, value: str, profile: Profile) -> Grammar:
     """Takes GBNF, or Lark after %llguidance, as builds of llama.cpp with that library do."""
     if not value.startswith("%llguidance") and "::=" not in value:
-        raise profile.fault(param, "value", f"{param} must be GBNF, rules like root ::= ..., got {shown(value)}")
+        raise profile.wrong(param, "GBNF, rules like root ::= ...", value)
     return Grammar("lark", value, param=param)
 
 
@@ -178,7 +178,7 @@ def read_schema_or_object(param: str, value: dict[str, Any], profile: Profile) -
 
 def read_choice(param: str, value: list[str], profile: Profile) -> Grammar:
     if not value or "" in value:
-        raise profile.fault(param, "value", f"{param} must be a list of non-empty strings, got {shown(value)}")
+        raise profile.wrong(param, "a list of non-empty strings", value)
     if len(value) > MAX_CHOICES:
         raise profile.fault(param, "value", f"{param} must have at most {MAX_CHOICES} strings, got {len(value)}")
     return Grammar("choice", msgspec.json.encode(value).decode(), param=param)
@@ -200,7 +200,7 @@ def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:
 
 def _text(param: str, value: Any, what: str, profile: Profile) -> str:
     if not isinstance(value, str) or not value:
-        raise profile.fault(param, "value", f"{param} must be {what} in a non-empty string, got {shown(value)}")
+        raise profile.wrong(param, f"{what} in a non-empty string", value)
     return value
 
 

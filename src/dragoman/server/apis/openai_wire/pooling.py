@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dragoman.errors import ServerError
 from dragoman.server.api import CallSwitches, ErrorTeller, HttpCall, ModelProfile, Reply, json_reply
-from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
 from dragoman.server.pooling import AnsweringDialect, Truncation
@@ -47,8 +47,7 @@ def read_texts(name: str, value: Any, limits: Limits, words: Profile) -> Texts:
     if isinstance(value, str):
         return Texts([_checked(name, value, limits, words)], is_list=False)
     if not isinstance(value, list):
-        message = f"{name} must be a string, an array of strings or token ids, got {shown(value)}"
-        raise words.fault(name, "type", message)
+        raise words.wrong(name, "a string, an array of strings or token ids", value, "type")
     if not value:
         raise words.fault(name, "empty", f"{name} must hold at least one text, got none")
     if _is_id(value[0]):
@@ -66,7 +65,7 @@ def read_strings(name: str, values: Sequence[Any], limits: Limits, words: Profil
 
 def read_string(name: str, value: Any, limits: Limits, words: Profile) -> str:
     if not isinstance(value, str):
-        raise words.fault(name, "type", f"{name} must be a string, got {shown(value)}")
+        raise words.wrong(name, "a string", value, "type")
     return _checked(name, value, limits, words)
 
 
@@ -75,7 +74,7 @@ def _text(name: str, value: Any, limits: Limits, words: Profile) -> Text:
         return _checked(name, value, limits, words)
     if isinstance(value, list):
         return _token_ids(name, value, limits, words)
-    raise words.fault(name, "type", f"{name} must be a string or an array of token ids, got {shown(value)}")
+    raise words.wrong(name, "a string or an array of token ids", value, "type")
 
 
 def _token_ids(name: str, values: list[Any], limits: Limits, words: Profile) -> tuple[int, ...]:
@@ -85,7 +84,7 @@ def _token_ids(name: str, values: list[Any], limits: Limits, words: Profile) -> 
     if set(map(type, values)) != {int}:
         wrong = next(index for index, one in enumerate(values) if not _is_id(one))
         place = f"{name}[{wrong}]"
-        raise words.fault(place, "type", f"{place} must be a token id like the others, got {shown(values[wrong])}")
+        raise words.wrong(place, "a token id like the others", values[wrong], "type")
     return tuple(values)
 
 

@@ -76,8 +76,8 @@ class Profile:
     def wrong(self, param: str, allowed: str, value: object, problem: str = "value") -> InvalidRequest:
         return self.fault(param, problem, f"{param} must be {allowed}, got {shown_json(value, MAX_SHOWN_LENGTH)}")
 
-    def missing(self, param: str, allowed: str) -> InvalidRequest:
-        return self.fault(param, "missing", f"{param} is missing: it must be {allowed}")
+    def missing(self, param: str, allowed: str = "") -> InvalidRequest:
+        return self.fault(param, "missing", f"{param} is missing" + (f": it must be {allowed}" if allowed else ""))
 
     def payload_fault(
         self, problem: str, message: str, *, param: str | None = None, **values: object

@@ -217,7 +217,7 @@ def _texts(call: TextsCall[Any]) -> Texts:
     if body.input is None and "messages" in call.raw:
         raise UnsupportedFeature("messages are not supported: send the texts as input", param="messages")
     if body.input is None:
-        raise V1.fault("input", "missing", "input is missing")
+        raise V1.missing("input")
     given = read_texts("input", body.input, call.limits, V1)
     check_token_ids(given.texts, body.allow_token_ids, call.profile, V1)
     return given

@@ -12,14 +12,7 @@ from dragoman.server.apis.openai_wire.fields import BOUNDS, MAX_METADATA, MAX_ME
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
 from dragoman.server.apis.responses.items import ROLES
 from dragoman.server.apis.responses.profiles import ResponsesProfile
-from dragoman.server.apis.responses.request import (
-    IGNORED,
-    INCLUDES,
-    REFUSED,
-    SUMMARIES,
-    TRUNCATIONS,
-    VERBOSITIES,
-)
+from dragoman.server.apis.responses.request import IGNORED, INCLUDES, REFUSED, SUMMARIES, TRUNCATIONS, VERBOSITIES
 from dragoman.server.apis.responses.schema import ResponsesBody
 from dragoman.server.apis.responses.stored import PAGE
 from dragoman.server.describe.components import parameter

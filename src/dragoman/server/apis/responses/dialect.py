@@ -18,13 +18,8 @@ from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restri
 from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
-from dragoman.server.apis.openai_wire.sampling import (
-    check_shared,
-    reasons_of,
-    shared_request,
-    without_effect,
-)
-from dragoman.server.apis.responses.encoder import OutputForm, ResponseEncoder
+from dragoman.server.apis.openai_wire.sampling import check_shared, reasons_of, shared_request, without_effect
+from dragoman.server.apis.responses.encoder import ResponseEncoder
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.request import (
@@ -153,11 +148,12 @@ class ResponsesDialect:
             request = msgspec.structs.replace(request, prompt=asking.fitted)
         running = Running(parsed.response, parsed.items, http.caller, http.request_id)
         asking.begin(running, is_streamed=bool(body.stream))
-        form = OutputForm(parsed.response, self._profile, parsed.logprobs)
+        ended = partial(_keep, asking.store)
+        encoder = ResponseEncoder(parsed.response, self._profile, parsed.logprobs, self._clock, ended)
         ignored = self.without_effect(parsed)
         return Call(
             (request,),
-            ResponseEncoder(form, self._clock, partial(_keep, asking.store)),
+            encoder,
             stream=bool(body.stream),
             ignored=tuple(ignored),
             reasons={
@@ -231,7 +227,7 @@ class ResponsesDialect:
         if given is None:
             if body.previous_response_id is not None:
                 return ()
-            raise profile.fault("input", "missing", "input is missing: it must be a text or an array of items")
+            raise profile.missing("input", "a text or an array of items")
         if given == "" and profile.refuses_empty_prompt:
             raise profile.fault("input", "empty", "input must not be empty")
         if given == [] and body.previous_response_id is None:
@@ -251,7 +247,7 @@ class ResponsesDialect:
 
     def _referred(self, item: InputItem, path: str, caller: str, store: ResponseStore) -> Item:
         if item.id is None:
-            raise self._profile.wire.fault(f"{path}.id", "missing", f"{path}.id is missing")
+            raise self._profile.wire.missing(f"{path}.id")
         try:
             return store.item(item.id, caller)
         except NotFound as error:

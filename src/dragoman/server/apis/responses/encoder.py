@@ -95,55 +95,28 @@ class _OpenItem:
         return self.item.id, self.index
 
 
-class OutputForm(NamedTuple):
-    """The form of an answer. `response`: as it begins. `top_logprobs` None = no log-probabilities."""
-
-    response: Response
-    profile: ResponsesProfile
-    top_logprobs: int | None
-
-    @property
-    def has_summary(self) -> bool:
-        """True if reasoning stands in the summary's place."""
-        return self.profile.has_summary or self.response.reasoning.summary is not None
-
-    def item_id(self, kind: str, index: int) -> str:
-        return new_item_id(kind, self.response.id, f"o{index}")
-
-    def reasoning(self, item_id: str, text: str, status: ItemStatus) -> ReasoningItem:
-        if self.has_summary:
-            return ReasoningItem(item_id, status, [schema.SummaryText(text)] if text else [])
-        return ReasoningItem(item_id, status, [], [schema.ReasoningText(text)] if text else [])
-
-    def items_of(self, sequence: SequenceResult, first_index: int) -> list[OutputItem]:
-        """The items of one whole answer: reasoning, message (even if empty) and calls. The last may be cut."""
-        items: list[OutputItem] = []
-        calls = sequence.tool_calls if self.response.parallel_tool_calls else sequence.tool_calls[:1]
-
-        def new_id(kind: str) -> str:
-            return self.item_id(kind, first_index + len(items))
-
-        if sequence.reasoning:
-            items.append(self.reasoning(new_id("reasoning"), sequence.reasoning, "completed"))
-        if sequence.content or not (calls or items):
-            logprobs = [] if self.top_logprobs is None else _content_logprobs(sequence, self.top_logprobs)
-            items.append(MessageItem(new_id("message"), "completed", [OutputText(sequence.content, logprobs)]))
-        for call in calls:
-            items.append(call_item(new_id("function_call"), call, "completed"))
-        if is_cut_short(sequence.finish_reason):
-            items[-1].status = "incomplete"
-        return items
-
-
 class ResponseEncoder(Encoder):
     """Implements `Encoder`; a stream has one answer, a whole response may have several."""
 
-    def __init__(self, form: OutputForm, clock: Callable[[], float], ended: Callable[[Response], None]) -> None:
-        """`clock`: Unix time in seconds. `ended` is called with the response when it has ended."""
-        self._form = form
+    def __init__(
+        self,
+        response: Response,
+        profile: ResponsesProfile,
+        top_logprobs: int | None,
+        clock: Callable[[], float],
+        ended: Callable[[Response], None],
+    ) -> None:
+        """`response`: as it begins; `ended` is called with it when it has ended. `top_logprobs` None: tell none.
+
+        `clock`: Unix time in seconds.
+        """
+        self._response = response
+        self._profile = profile
+        self._top_logprobs = top_logprobs
+        self._has_summary = profile.has_summary or response.reasoning.summary is not None
         self._clock = clock
         self._when_ended = ended
-        self._reasoning = _SUMMARY if form.has_summary else _PLAIN_REASONING
+        self._reasoning = _SUMMARY if self._has_summary else _PLAIN_REASONING
         self._usage = UsageCounter(has_details=True, has_reasoning=True)
         self._num_events = 0
         self._pieces: list[bytes] = []  # events that are not sent yet
@@ -159,7 +132,7 @@ class ResponseEncoder(Encoder):
         [result] = results
         items: list[OutputItem] = []
         for sequence in result.sequences:
-            items += self._form.items_of(sequence, len(items))
+            items += self._items_of(sequence, len(items))
         cuts = (sequence.finish_reason for sequence in result.sequences if is_cut_short(sequence.finish_reason))
         response = self._ended(items, usage_of(self._usage.of(results)), next(cuts, None))
         return Reply(200, _ENCODER.encode(response), JSON_MEDIA_TYPE)
@@ -167,10 +140,10 @@ class ResponseEncoder(Encoder):
     def _ended(self, items: list[OutputItem], usage: ResponseUsage, cut_by: FinishReason | None) -> Response:
         details = None
         if cut_by is not None:
-            reason = "repetition" if cut_by is FinishReason.REPETITION else self._form.profile.too_long
+            reason = "repetition" if cut_by is FinishReason.REPETITION else self._profile.too_long
             details = schema.IncompleteDetails(reason)
         response = msgspec.structs.replace(
-            self._form.response,
+            self._response,
             status="incomplete" if cut_by else "completed",
             completed_at=None if cut_by else int(self._clock()),
             incomplete_details=details,
@@ -179,6 +152,33 @@ class ResponseEncoder(Encoder):
         )
         self._when_ended(response)
         return response
+
+    def _items_of(self, sequence: SequenceResult, first_index: int) -> list[OutputItem]:
+        """The items of one whole answer: reasoning, message (even if empty) and calls. The last may be cut."""
+        items: list[OutputItem] = []
+        calls = sequence.tool_calls if self._response.parallel_tool_calls else sequence.tool_calls[:1]
+
+        def new_id(kind: str) -> str:
+            return self._item_id(kind, first_index + len(items))
+
+        if sequence.reasoning:
+            items.append(self._reasoning_item(new_id("reasoning"), sequence.reasoning, "completed"))
+        if sequence.content or not (calls or items):
+            logprobs = [] if self._top_logprobs is None else _content_logprobs(sequence, self._top_logprobs)
+            items.append(MessageItem(new_id("message"), "completed", [OutputText(sequence.content, logprobs)]))
+        for call in calls:
+            items.append(call_item(new_id("function_call"), call, "completed"))
+        if is_cut_short(sequence.finish_reason):
+            items[-1].status = "incomplete"
+        return items
+
+    def _item_id(self, kind: str, index: int) -> str:
+        return new_item_id(kind, self._response.id, f"o{index}")
+
+    def _reasoning_item(self, item_id: str, text: str, status: ItemStatus) -> ReasoningItem:
+        if self._has_summary:
+            return ReasoningItem(item_id, status, [schema.SummaryText(text)] if text else [])
+        return ReasoningItem(item_id, status, [], [schema.ReasoningText(text)] if text else [])
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
@@ -191,14 +191,14 @@ class ResponseEncoder(Encoder):
         if self._text_chunk is not None and self._is_text_only(event):
             return self._more_text(event.content, self._text_chunk)
         self._begin()
-        if self._form.top_logprobs is not None:
+        if self._top_logprobs is not None:
             self._pending += event.tokens
         if event.reasoning:
             self._add_reasoning(event.reasoning)
         if event.content:
             self._add_text(event.content)
         for delta in event.tool_calls:
-            if self._form.response.parallel_tool_calls or delta.index == 0:
+            if self._response.parallel_tool_calls or delta.index == 0:
                 self._add_call(delta)
         if event.finish_reason is not None:
             self._cut_by = event.finish_reason if is_cut_short(event.finish_reason) else None
@@ -216,11 +216,11 @@ class ResponseEncoder(Encoder):
 
     def stream_error(self, error: ServerError) -> bytes:
         self._begin()
-        told = self._form.profile.wire.errors.body(error)
+        told = self._profile.wire.errors.body(error)
         code = told.error.code if isinstance(told, OpenAiError) else None
         self._tell("error", schema.ErrorEvent, code or "server_error", error.message, error.param)
         response = msgspec.structs.replace(
-            self._form.response,
+            self._response,
             status="cancelled" if isinstance(error, Cancelled) else "failed",
             error=failure_of(error),
             output=[*self._items, *([] if self._open is None else [self._item(self._open, "incomplete")])],
@@ -236,7 +236,7 @@ class ResponseEncoder(Encoder):
         """True if the open message grows, and nothing else happens; nearly always so."""
         return (
             event.content != ""
-            and self._form.top_logprobs is None
+            and self._top_logprobs is None
             and event.finish_reason is None
             and not (event.reasoning or event.tool_calls)
         )
@@ -260,13 +260,13 @@ class ResponseEncoder(Encoder):
 
     def _begin(self) -> None:
         if self._num_events == 0:
-            self._tell("response.created", schema.ResponseEvent, self._form.response)
-            self._tell("response.in_progress", schema.ResponseEvent, self._form.response)
+            self._tell("response.created", schema.ResponseEvent, self._response)
+            self._tell("response.in_progress", schema.ResponseEvent, self._response)
 
     def _add_reasoning(self, text: str) -> None:
         opened, events = self._open, self._reasoning
         if opened is None or not isinstance(opened.item, ReasoningItem):
-            opened = self._open_item("reasoning", lambda item_id: self._form.reasoning(item_id, "", "in_progress"))
+            opened = self._open_item("reasoning", lambda item_id: self._reasoning_item(item_id, "", "in_progress"))
             self._tell(f"{events.part}.added", events.part_event, *opened.place, 0, events.part_text(""))
         opened.texts.append(text)
         self._pending.clear()
@@ -302,7 +302,7 @@ class ResponseEncoder(Encoder):
     def _open_item(self, kind: str, make: Callable[[str], OutputItem]) -> _OpenItem:
         self._close("completed")
         index = len(self._items)
-        self._open = _OpenItem(make(self._form.item_id(kind, index)), index)
+        self._open = _OpenItem(make(self._item_id(kind, index)), index)
         self._tell("response.output_item.added", schema.ItemEvent, index, self._open.item)
         return self._open
 
@@ -334,14 +334,14 @@ class ResponseEncoder(Encoder):
             case FunctionCallItem(id=item_id) as call:
                 return call_item(item_id, ToolCall(call.call_id, call.name, opened.text), status)
             case ReasoningItem(id=item_id):
-                return self._form.reasoning(item_id, opened.text, status)
+                return self._reasoning_item(item_id, opened.text, status)
 
     def _take_logprobs(self, num_chars: int) -> list[OutputLogprob]:
         """Log-probabilities of the last `num_chars` characters; the tokens before were the model's markup."""
-        if self._form.top_logprobs is None:
+        if self._top_logprobs is None:
             return []
         first = first_of_last(self._pending, num_chars)
-        logprobs = logprobs_of(self._pending[first:], self._form.top_logprobs)
+        logprobs = logprobs_of(self._pending[first:], self._top_logprobs)
         self._pending.clear()
         return logprobs
 
@@ -360,10 +360,10 @@ class ResponseEncoder(Encoder):
 
     def _framed(self, kind: str, event: msgspec.Struct) -> bytes:
         data = sse(_ENCODER.encode(event))
-        return data if self._form.profile.ends_with_done else b"event: %b\n%b" % (kind.encode(), data)
+        return data if self._profile.ends_with_done else b"event: %b\n%b" % (kind.encode(), data)
 
     def _mark(self) -> bytes:
-        return SSE_DONE if self._form.profile.ends_with_done else b""
+        return SSE_DONE if self._profile.ends_with_done else b""
 
 
 def is_cut_short(reason: FinishReason | None) -> bool:

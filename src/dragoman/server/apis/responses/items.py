@@ -10,8 +10,7 @@ from typing import Any
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.chat.messages import joined_content, parsed_arguments, picture
-from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
-from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
+from dragoman.server.apis.openai_wire.fields import check_count, check_length, either, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import InputItem, InputPart
 from dragoman.server.apis.responses.store import Item
@@ -141,11 +140,11 @@ class Conversation:
     def _add_message(self, item: InputItem, path: str) -> None:
         role = item.role
         if not role:
-            raise self._fault(f"{path}.role", "missing", f"{path}.role is missing: it must be {_either(ROLES)}")
+            raise self._profile.missing(f"{path}.role", either(ROLES))
         if role not in ROLES:
-            raise self._fault(f"{path}.role", "value", f"{path}.role must be {_either(ROLES)}, got {shown(role)}")
+            raise self._profile.wrong(f"{path}.role", either(ROLES), role)
         if item.content is None:
-            raise self._fault(f"{path}.content", "missing", f"{path}.content is missing: it must be a text or parts")
+            raise self._profile.missing(f"{path}.content", "a text or parts")
         content = self._content(item.content, f"{path}.content")
         if role == "assistant":
             turn = self._open_turn(is_new=self._turn is not None and bool(self._turn["content"]))
@@ -169,7 +168,7 @@ class Conversation:
     def _add_call(self, item: InputItem, path: str) -> None:
         for name in ("call_id", "name"):
             if not getattr(item, name):
-                raise self._fault(f"{path}.{name}", "missing", f"{path}.{name} is missing")
+                raise self._profile.missing(f"{path}.{name}")
         arguments: Any = {} if item.arguments is None else item.arguments
         if isinstance(arguments, str):
             arguments = parsed_arguments(arguments)
@@ -178,9 +177,9 @@ class Conversation:
 
     def _add_output(self, item: InputItem, path: str) -> None:
         if not item.call_id:
-            raise self._fault(f"{path}.call_id", "missing", f"{path}.call_id is missing")
+            raise self._profile.missing(f"{path}.call_id")
         if item.output is None:
-            raise self._fault(f"{path}.output", "missing", f"{path}.output is missing")
+            raise self._profile.missing(f"{path}.output")
         self._turn = None
         content = "" if item.output == [] else self._content(item.output, f"{path}.output")
         self._messages.append({"role": "tool", "content": content, "tool_call_id": item.call_id})
@@ -208,7 +207,7 @@ class Conversation:
         if isinstance(content, str):
             return content
         if not content:
-            raise self._fault(path, "empty", f"{path} must hold at least one part, got []")
+            raise self._profile.fault(path, "empty", f"{path} must hold at least one part, got []")
         return joined_content([self._part(part, f"{path}[{position}]") for position, part in enumerate(content)])
 
     def _part(self, part: InputPart, path: str) -> dict[str, Any]:
@@ -217,26 +216,13 @@ class Conversation:
             name = "refusal" if kind == "refusal" else "text"
             text = part.refusal if kind == "refusal" else part.text
             if text is None:
-                raise self._fault(f"{path}.{name}", "missing", f"{path}.{name} is missing")
+                raise self._profile.missing(f"{path}.{name}")
             return {"type": "text", "text": text}
         if kind == "input_image":
-            return {"type": "image_url", "image_url": self._image(part, path)}
+            places = (f"{path}.image_url", f"{path}.detail")
+            seen = picture(part.image_url, f"{path}.image_url", self._profile, places, part.detail)
+            return {"type": "image_url", "image_url": seen}
         allowed = "input_text, input_image, output_text or refusal"
-        problem, got = ("missing", "it is missing") if kind is None else ("value", f"got {shown(kind)}")
-        raise self._fault(f"{path}.type", problem, f"{path}.type must be {allowed}, {got}")
-
-    def _image(self, part: InputPart, path: str) -> dict[str, str]:
-        image = ImageUrl(url=part.image_url) if isinstance(part.image_url, str) else part.image_url
-        if image is None:
-            raise self._fault(f"{path}.image_url", "missing", f"{path}.image_url is missing")
-        if image.url is None:
-            raise self._fault(f"{path}.image_url.url", "missing", f"{path}.image_url.url is missing")
-        detail = part.detail if part.detail is not None else image.detail
-        return picture(image.url, detail, (f"{path}.image_url", f"{path}.detail"), self._profile)
-
-    def _fault(self, param: str, problem: str, message: str) -> Exception:
-        return self._profile.fault(param, problem, message)
-
-
-def _either(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+        if kind is None:
+            raise self._profile.fault(f"{path}.type", "missing", f"{path}.type must be {allowed}, it is missing")
+        raise self._profile.wrong(f"{path}.type", allowed, kind)

@@ -16,6 +16,7 @@ from dragoman.server.apis.openai_wire.fields import (
     check_metadata,
     check_number,
     check_word,
+    either,
     shown,
     unknown_names,
 )
@@ -90,8 +91,8 @@ def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
     check_metadata(body.metadata or {}, wire)
     for position, name in enumerate(body.include or ()):
         if name not in INCLUDES:
-            message = f"include[{position}] {shown(name)} is not supported: it must be {', '.join(INCLUDES[:-1])} or "
-            raise UnsupportedFeature(message + INCLUDES[-1], param=f"include[{position}]")
+            message = f"include[{position}] {shown(name)} is not supported: it must be {either(INCLUDES)}"
+            raise UnsupportedFeature(message, param=f"include[{position}]")
 
 
 def top_logprobs(body: ResponsesBody, reading: Reading, profile: ResponsesProfile) -> int | None:
@@ -112,10 +113,9 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
         message = "response_format cannot be used together with text.format: give one of them"
         raise profile.fault("response_format", "conflict", message)
     if own.type not in ("text", "json_object", "json_schema"):
-        message = f"text.format.type must be text, json_object or json_schema, got {shown(own.type)}"
-        raise profile.fault("text.format.type", "value", message)
+        raise profile.wrong("text.format.type", "text, json_object or json_schema", own.type)
     if own.type == "json_schema" and own.schema is None:
-        raise profile.fault("text.format.schema", "missing", "text.format.schema is missing: it must be a JSON schema")
+        raise profile.missing("text.format.schema", "a JSON schema")
     asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None, strict=own.strict)
     return asked, read_response_format("text.format", asked, profile)
 
@@ -188,7 +188,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
         raise UnsupportedFeature(message, param=f"{path}.type")
     nested = tool.get("function")
     if nested is not None and not isinstance(nested, dict):
-        raise profile.fault(f"{path}.function", "type", f"{path}.function must be an object, got {shown(nested)}")
+        raise profile.wrong(f"{path}.function", "an object", nested, "type")
     function, path = tool if nested is None else nested, _place(tool, path)
     if not isinstance(function.get("name"), str):
         problem = "missing" if function.get("name") is None else "type"
@@ -197,7 +197,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
     for name, kinds, words in (("description", str, "a string"), ("parameters", dict, "an object"), _STRICT):
         value = function.get(name)
         if value is not None and not isinstance(value, kinds):
-            raise profile.fault(f"{path}.{name}", "type", f"{path}.{name} must be {words}, got {shown(value)}")
+            raise profile.wrong(f"{path}.{name}", words, value, "type")
     own = {name: function[name] for name in TOOL_FIELDS if name in function}
     return {"type": "function", "function": checked_function(own, path, profile)}
 
@@ -209,11 +209,9 @@ def _allowed(choice: Mapping[str, Any], names: Sequence[str], profile: Profile) 
     """The names that `allowed_tools` leaves, and its mode."""
     mode, tools = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required"):
-        message = f"tool_choice.mode must be auto or required, got {shown(mode)}"
-        raise profile.fault("tool_choice.mode", "value", message)
+        raise profile.wrong("tool_choice.mode", "auto or required", mode)
     if not isinstance(tools, list) or not tools:
-        message = f"tool_choice.tools must be an array of at least one tool, got {shown(tools)}"
-        raise profile.fault("tool_choice.tools", "value", message)
+        raise profile.wrong("tool_choice.tools", "an array of at least one tool", tools)
     allowed: set[str] = set()
     for position, tool in enumerate(tools):
         allowed.add(_named(tool, f"tool_choice.tools[{position}]", names, profile))
@@ -222,7 +220,7 @@ def _allowed(choice: Mapping[str, Any], names: Sequence[str], profile: Profile) 
 
 def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
     if not isinstance(tool, dict):
-        raise profile.fault(path, "type", f"{path} must be an object, got {shown(tool)}")
+        raise profile.wrong(path, "an object", tool, "type")
     kind = tool.get("type", "function")
     if kind != "function":
         message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
@@ -231,7 +229,7 @@ def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
     name = nested.get("name") if isinstance(nested, dict) else tool.get("name")
     if name in names and isinstance(name, str):
         return name
-    raise profile.fault(f"{path}.name", "value", f"{path}.name must be one of tools, got {shown(name)}")
+    raise profile.wrong(f"{path}.name", "one of tools", name)
 
 
 def _wish(choice: str | dict[str, Any] | None, names: Sequence[str], profile: Profile) -> tuple[ToolChoice | None, str]:

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.api import HttpCall, Reply, StreamedReply, json_reply, model_of_body
-from dragoman.server.apis.openai_wire.fields import shown
+from dragoman.server.apis.openai_wire.fields import either, shown
 from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.request import INCLUDES
@@ -103,8 +103,8 @@ def _check_include(query: Mapping[str, str]) -> None:
     """Refuses values that are not in `INCLUDES`; those in it are always included."""
     for name in ("include", "include[]"):
         if name in query and query[name] not in INCLUDES:
-            message = f"include {shown(query[name])} is not supported: it must be {', '.join(INCLUDES[:-1])} or "
-            raise UnsupportedFeature(message + INCLUDES[-1], param="include")
+            message = f"include {shown(query[name])} is not supported: it must be {either(INCLUDES)}"
+            raise UnsupportedFeature(message, param="include")
 
 
 def input_tokens(dialect_name: str) -> AnswerCall:

@@ -9,12 +9,7 @@ from typing import Any
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect, Reply
 from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder
-from dragoman.server.apis.openai_wire.chat.messages import (
-    check_restricted,
-    check_sizes,
-    conversation,
-    tool_use,
-)
+from dragoman.server.apis.openai_wire.chat.messages import check_restricted, check_sizes, conversation, tool_use
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.common import Reading, effort_switches
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct

@@ -71,7 +71,7 @@ def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
 
 def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) -> tuple[dict[str, Any], ...]:
     if messages is None:
-        raise profile.fault("messages", "missing", "messages is missing: it must be an array of messages")
+        raise profile.missing("messages", "an array of messages")
     if not messages:
         raise profile.fault("messages", "empty", "messages must hold at least one message, got []")
     entries: list[dict[str, Any]] = []
@@ -156,12 +156,10 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
     passed_over = tools_passed_over({f"functions[{i}]": one for i, one in enumerate(functions)}, profile)
     if isinstance(choice, NamedFunction):
         if choice.name not in names:
-            message = f"function_call.name must be one of functions, got {shown(choice.name)}"
-            raise profile.fault("function_call.name", "value", message)
+            raise profile.wrong("function_call.name", "one of functions", choice.name)
         return ToolUse(tools, "named", choice.name, passed_over)
     if choice not in (None, "none", "auto"):
-        message = f"function_call must be none, auto or a function, got {shown(choice)}"
-        raise profile.fault("function_call", "value", message)
+        raise profile.wrong("function_call", "none, auto or a function", choice)
     if not tools:
         return ToolUse((), None)
     return ToolUse((), "none") if choice == "none" else ToolUse(tools, "auto", "", passed_over)
@@ -193,29 +191,29 @@ def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
         case "text" | "refusal":
             text = part.text if part.type == "text" else part.refusal
             if text is None:
-                raise profile.fault(f"{path}.{part.type}", "missing", f"{path}.{part.type} is missing")
+                raise profile.missing(f"{path}.{part.type}")
             return {"type": "text", "text": text}
         case "image_url":
-            return {"type": "image_url", "image_url": _image(part, f"{path}.image_url", profile)}
+            place = f"{path}.image_url"
+            seen = picture(part.image_url, place, profile, (f"{place}.url", f"{place}.detail"))
+            return {"type": "image_url", "image_url": seen}
         case None:
-            raise profile.fault(f"{path}.type", "missing", f"{path}.type is missing: it must be text or image_url")
+            raise profile.missing(f"{path}.type", "text or image_url")
         case other:
-            message = f"{path}.type must be text or image_url, got {shown(other)}"
-            raise profile.fault(f"{path}.type", "value", message)
+            raise profile.wrong(f"{path}.type", "text or image_url", other)
 
 
-def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
-    image = ImageUrl(url=part.image_url) if isinstance(part.image_url, str) else part.image_url
-    if image is None:
-        raise profile.fault(path, "missing", f"{path} is missing")
-    if image.url is None:
-        raise profile.fault(f"{path}.url", "missing", f"{path}.url is missing")
-    return picture(image.url, image.detail, (f"{path}.url", f"{path}.detail"), profile)
-
-
-def picture(url: str, detail: str | None, places: tuple[str, str], profile: Profile) -> dict[str, str]:
+def picture(
+    image: ImageUrl | str | None, path: str, profile: Profile, places: tuple[str, str], detail: str | None = None
+) -> dict[str, str]:
     """The image as templates' parts have it. `places`: of address and detail, for errors. Raises: InvalidRequest."""
-    address = {"url": image_url(url, places[0], profile)}
+    image = ImageUrl(url=image) if isinstance(image, str) else image
+    if image is None:
+        raise profile.missing(path)
+    if image.url is None:
+        raise profile.missing(f"{path}.url")
+    detail = image.detail if detail is None else detail
+    address = {"url": image_url(image.url, places[0], profile)}
     check_word(places[1], detail, DETAILS, profile)
     return address if detail is None else {**address, "detail": detail}
 
@@ -236,7 +234,7 @@ def image_url(url: str, path: str, profile: Profile) -> str:
     for signature, kind in _IMAGE_SIGNATURES.items():
         if url.startswith(signature):
             return f"data:image/{kind};base64,{url}"
-    raise profile.fault(path, "value", f"{path} must be {_URL_ALLOWED}, got {shown(url)}")
+    raise profile.wrong(path, _URL_ALLOWED, url)
 
 
 def _tool_call(call: MessageToolCall) -> dict[str, Any]:
@@ -264,8 +262,7 @@ def parsed_arguments(text: str) -> Any:
 def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
     """The tool as the client wrote it, without nulls; types were checked with the body."""
     if (tool.get("type") or "function") != "function":
-        message = f"{path}.type must be function, got {shown(tool['type'])}"
-        raise profile.fault(f"{path}.type", "value", message)
+        raise profile.wrong(f"{path}.type", "function", tool["type"])
     return {"type": "function", "function": checked_function(tool["function"], f"{path}.function", profile)}
 
 
@@ -274,7 +271,7 @@ def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> di
     name = function["name"]
     if not FUNCTION_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, underscores, dots or hyphens"
-        raise profile.fault(f"{path}.name", "value", f"{path}.name must be {allowed}, got {shown(name)}")
+        raise profile.wrong(f"{path}.name", allowed, name)
     problem = schema_problem(function.get("parameters", {}))
     if problem:
         message = f"{path}.parameters must be a JSON schema: {problem}"
@@ -301,8 +298,7 @@ def _tool_choice(
         name = choice.function.name
         if name in names:
             return "named", name
-        message = f"tool_choice.function.name must be one of tools, got {shown(name)}"
-        raise profile.fault("tool_choice.function.name", "value", message)
+        raise profile.wrong("tool_choice.function.name", "one of tools", name)
     if choice in names and choice not in _TOOL_CHOICES:  # as clients of TGI write it
         return "named", str(choice)
     return plain_choice(choice, names, "none, auto, required or a function", profile), ""
@@ -311,7 +307,7 @@ def _tool_choice(
 def plain_choice(choice: str | None, names: Sequence[str], allowed: str, profile: Profile) -> ToolChoice | None:
     """The choice that names no tool; None where there are none. `allowed`: in words. Raises: InvalidRequest."""
     if choice is not None and choice not in _TOOL_CHOICES:
-        raise profile.fault("tool_choice", "value", f"tool_choice must be {allowed}, got {shown(choice)}")
+        raise profile.wrong("tool_choice", allowed, choice)
     if choice == "required" and not names:
         raise profile.fault("tool_choice", "without_tools", "tool_choice required needs at least one entry in tools")
     return cast(ToolChoice, choice or "auto") if names else None
