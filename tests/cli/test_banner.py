@@ -11,7 +11,7 @@ import pytest
 from dragoman.cli.banner import BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.lmi.conversations import negotiate
-from dragoman.server.pooling import PoolingKind
+from dragoman.server.pooling.base import PoolingKind
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dragoman.server.apis.rerank.score import SCORE
 from dragoman.server.endpoints import dialect_of
 from dragoman.server.http.switches import Switches
 from dragoman.server.operations import GenerateOperation
-from dragoman.server.pooling import PoolingKind
+from dragoman.server.pooling.base import PoolingKind
 from dragoman.server.responder import error_reply
 from dragoman.types import Limits
 from tests.support.fake_pooling import FakePooling

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.server.pooling import PoolingKind, Truncation
+from dragoman.server.pooling.base import PoolingKind, Truncation
 from tests.dialects.pooling_calls import called
 from tests.support.fake_pooling import FakePooling, vectors_of
 from tests.support.tables import table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.server.pooling import Truncation
+from dragoman.server.pooling.base import Truncation
 from tests.dialects.pooling_calls import called, embedding, http_call, reply_of, scoring
 from tests.support.fake_pooling import scores_of
 from tests.support.tables import table

@@ -18,7 +18,7 @@ import pytest
 
 from dragoman.errors import CapacityError, EngineFailed, InvalidParameter
 from dragoman.server.app import ServerConfig
-from dragoman.server.pooling import Embeddings, EmbedRequest, PoolingFacts, PoolingKind, Truncation
+from dragoman.server.pooling.base import EmbedRequest, Numbers, Pooled, PoolingFacts, PoolingKind, Truncation
 from dragoman.types import ToolCallDelta
 from tests.dialects.ollama_calls import able_profile
 from tests.support.fake_service import FakeService, Gate, Script
@@ -314,7 +314,7 @@ class FakeEmbedder:
     def __init__(self) -> None:
         self.requests: list[EmbedRequest] = []
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
+    async def embed(self, request: EmbedRequest) -> Pooled[Numbers]:
         """A vector for each text."""
         self.requests.append(request)
         if request.dimensions is not None and request.dimensions > 2:
@@ -325,7 +325,7 @@ class FakeEmbedder:
             if size > 8 and request.truncation is Truncation.NONE:
                 raise CapacityError(f"text {index} has {size} tokens, allowed: at most 8", param="texts")
         rows = np.array([[size, 0.5] for size in sizes], dtype=np.float32)[:, : request.dimensions]
-        return Embeddings(np.ascontiguousarray(rows), tuple(sizes))
+        return Pooled(np.ascontiguousarray(rows), tuple(sizes))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis import set_up_all
 from dragoman.server.http.switches import Switches
 from dragoman.server.operations import PoolingOperation
-from dragoman.server.pooling import PoolingKind
+from dragoman.server.pooling.base import PoolingKind
 from tests.support.api_document import Checker, resolved
 from tests.support.fake_pooling import FakePooling
 from tests.support.live_routes import live_document, live_operations

@@ -19,7 +19,7 @@ from dragoman.config.resolve import resolve
 from dragoman.errors import CapacityError, InvalidParameter, ServerError, UnsupportedFeature
 from dragoman.server.api import ModelProfile
 from dragoman.server.generation.text_service import text_service
-from dragoman.server.pooling import (
+from dragoman.server.pooling.base import (
     ClassifyRequest,
     EmbedRequest,
     PoolingFacts,
@@ -122,10 +122,10 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, models: Models
     texts = case_texts(case)
 
     async def work(service: PoolingService) -> dict[str, Any]:
-        found = {"embeddings": (await service.embed(EmbedRequest(texts=texts, truncation=RIGHT))).vectors}
+        found = {"embeddings": (await service.embed(EmbedRequest(texts=texts, truncation=RIGHT))).values}
         for prompt in case.get("prompts", []):
             asked = EmbedRequest(texts=texts, prompt_name=prompt, truncation=RIGHT)
-            found[f"embeddings_{prompt}"] = (await service.embed(asked)).vectors
+            found[f"embeddings_{prompt}"] = (await service.embed(asked)).values
         return found
 
     found = models.ask(name, work)
@@ -150,8 +150,8 @@ def test_similarity_is_that_of_the_tasks_that_search(models: Models) -> None:
     scores, separation, classification = models.ask("jina_tasks", work)
     query, passages = reference["embeddings_retrieval.query"][1], reference["embeddings_retrieval.passage"]
     assert np.abs(scores.values - passages @ query).max() < 1e-5
-    assert np.abs(separation.vectors - reference["embeddings_separation"]).max() <= TOLERANCE
-    assert np.abs(classification.vectors - reference["embeddings_classification"]).max() <= TOLERANCE
+    assert np.abs(separation.values - reference["embeddings_separation"]).max() <= TOLERANCE
+    assert np.abs(classification.values - reference["embeddings_classification"]).max() <= TOLERANCE
 
 
 @table("name", width(SCORING, ["bert_reranker", "qwen3_reranker"]))
@@ -192,7 +192,7 @@ def test_weights_of_words_are_those_of_sentence_transformers(
     monkeypatch.setattr("dragoman.models.pooling.model._LOGITS", 168 * 7)  # seven tokens at once
 
     async def work(service: PoolingService) -> Any:
-        return (await service.weigh(EmbedRequest(texts=texts))).rows
+        return (await service.weigh(EmbedRequest(texts=texts))).values
 
     for row, expected in zip(models.ask(name, work), reference, strict=True):
         found = np.zeros_like(expected)
@@ -210,7 +210,7 @@ def test_vectors_of_tokens_are_those_of_sentence_transformers(name: str, models:
         found: dict[str, Any] = {}
         for kind in ("query", "document"):
             made = await service.token_vectors(EmbedRequest(texts=texts, prompt_name=kind, truncation=RIGHT))
-            found |= {f"{kind}_{index}": row for index, row in enumerate(made.rows)}
+            found |= {f"{kind}_{index}": row for index, row in enumerate(made.values)}
         pairs = [(query, document) for query in texts for document in texts]
         scores = await service.score(ScoreRequest(pairs=pairs, truncation=RIGHT))
         return found | {"scores": scores.values.reshape(len(texts), -1)}
@@ -233,7 +233,7 @@ def test_the_tokens_of_a_model_that_embeds_are_those_it_pools(models: Models) ->
 
     for name, pooling in (("bert_mean", "mean"), ("bert_cls", "cls"), ("qwen3_last", "last")):
         tokens, whole = models.ask(name, work, "--normalize", "false")
-        for row, vector, count in zip(tokens.rows, whole.vectors, tokens.num_tokens, strict=True):
+        for row, vector, count in zip(tokens.values, whole.values, tokens.num_tokens, strict=True):
             assert len(row) == count
             own = {"mean": row.mean(axis=0), "cls": row[0], "last": row[-1]}[pooling]
             assert own == pytest.approx(vector, abs=1e-5)
@@ -318,10 +318,10 @@ def test_all_at_once_is_one_at_a_time(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         together = await service.embed(EmbedRequest(texts=texts, truncation=RIGHT))
         beside = await asyncio.gather(*(service.embed(EmbedRequest(texts=[one], truncation=RIGHT)) for one in texts))
-        return together, np.concatenate([one.vectors for one in beside]), [one.num_tokens[0] for one in beside]
+        return together, np.concatenate([one.values for one in beside]), [one.num_tokens[0] for one in beside]
 
     together, alone, num_tokens = models.ask("bert_mean", work)
-    assert np.abs(together.vectors - alone).max() <= 1e-6
+    assert np.abs(together.values - alone).max() <= 1e-6
     assert list(together.num_tokens) == num_tokens
 
 
@@ -330,7 +330,7 @@ def test_token_ids_are_taken_as_they_are(models: Models) -> None:
         ids = await service.tokenize("the way of water")
         answer = await service.embed(EmbedRequest(texts=["the way of water", ids]))
         assert answer.num_tokens == (len(ids), len(ids))
-        return answer.vectors
+        return answer.values
 
     first, second = models.ask("bert_mean", work)
     assert np.abs(first - second).max() <= 1e-6
@@ -342,7 +342,7 @@ def test_fewer_dimensions_are_the_first_ones_of_length_one(models: Models) -> No
             EmbedRequest(texts=["water"], dimensions=dimensions, normalize=normalize)
             for dimensions, normalize in ((None, False), (8, False), (8, None))
         ]
-        return [(await service.embed(one)).vectors[0] for one in asked]
+        return [(await service.embed(one)).values[0] for one in asked]
 
     whole, plain, normed = models.ask("bert_mean", work)
     assert np.linalg.norm(whole) != pytest.approx(1.0, abs=0.1)
@@ -353,15 +353,13 @@ def test_fewer_dimensions_are_the_first_ones_of_length_one(models: Models) -> No
 def test_a_prompt_is_put_before_the_text(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         asked = [
-            EmbedRequest(texts=["people find: water"], prompt=""),
-            EmbedRequest(texts=["water"], prompt="people find: "),
+            EmbedRequest(texts=["people find: water"]),
             EmbedRequest(texts=["water"], prompt_name="query"),
             EmbedRequest(texts=["water"]),
         ]
-        return [(await service.embed(one)).vectors[0] for one in asked]
+        return [(await service.embed(one)).values[0] for one in asked]
 
-    written, given, named, without = models.ask("bert_cls", work)
-    assert given == pytest.approx(written, abs=1e-6)
+    written, named, without = models.ask("bert_cls", work)
     assert named == pytest.approx(written, abs=1e-6)
     assert np.abs(without - written).max() > 0.01
 
@@ -372,7 +370,7 @@ def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept
         asked = EmbedRequest(texts=["the way of water now"], truncation=truncation, max_tokens=5)
         cut, short = await service.embed(asked), await service.embed(EmbedRequest(texts=[kept]))
         assert cut.num_tokens == short.num_tokens == (5,)
-        return cut.vectors, short.vectors
+        return cut.values, short.values
 
     cut, short = models.ask("bert_mean", work)
     assert cut == pytest.approx(short, abs=1e-6)
@@ -398,15 +396,16 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
 
     monkeypatch.setattr(HfTokenizer, "encode_all", counting)
     tokenizer = load_tokenizer(write_pooling_case("bert_mean", tmp_path))
-    embedding = TextPreparer(tokenizer, PoolingFacts(PoolingKind.EMBED, "x", 128, tokenizer.vocab_size))
+    left, longest = Truncation.LEFT, words(600_000)  # three megabytes
+    facts = PoolingFacts(PoolingKind.EMBED, "x", 128, tokenizer.vocab_size, prompts={"long": longest})
+    embedding = TextPreparer(tokenizer, facts)
     scoring = replace(embedding, facts=replace(embedding.facts, kind=PoolingKind.SCORE))
     asking = replace(scoring, question=PairQuestion("a", "{instruction}{query}{document}", "b", "c"))
-    left, longest = Truncation.LEFT, words(600_000)  # three megabytes
     long = longest[:60_000]
     embeds = [
         EmbedRequest(texts=[longest]),
         EmbedRequest(texts=[long] * 500),
-        EmbedRequest(texts=["a"] * 1000, prompt=longest),
+        EmbedRequest(texts=["a"] * 1000, prompt_name="long"),
         EmbedRequest(texts=[(1,) * 300_000]),
     ]
     scores = [
@@ -426,7 +425,7 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
     for truncation, near in ((RIGHT, longest[:4000]), (left, longest[-4000:])):
         texts = embedding.embedded(EmbedRequest(texts=[longest, near], truncation=truncation))
         assert texts[0] == texts[1]
-    embedding.embedded(EmbedRequest(texts=["a"] * 50, prompt=longest, truncation=RIGHT))  # equal texts only once
+    embedding.embedded(EmbedRequest(texts=["a"] * 50, prompt_name="long", truncation=RIGHT))  # equal texts only once
     scoring.scored(ScoreRequest(pairs=[(long, f"a {number}") for number in range(200)], truncation=RIGHT))
     assert sum(sizes) < 20 * 65_536
 
@@ -438,7 +437,6 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
         (EmbedRequest(texts=["a", (1, 99999)]), "texts", "text 1 has token 99999"),
         (EmbedRequest(texts=[()]), "texts", "no tokens"),
         (EmbedRequest(texts=["a"], prompt_name="poem"), "prompt_name", "query, document"),
-        (EmbedRequest(texts=["a"], prompt_name="query", prompt="b"), "prompt", "used together with prompt_name"),
         (EmbedRequest(texts=["a"], dimensions=0), "dimensions", "between 1 and 48"),
         (EmbedRequest(texts=["a"], dimensions=49), "dimensions", "between 1 and 48"),
         (EmbedRequest(texts=["a"], max_tokens=1000), "max_tokens", "between 1 and 128"),
@@ -470,7 +468,7 @@ def test_a_model_that_embeds_scores_by_similarity(models: Models) -> None:
         scores = await service.score(ScoreRequest(pairs=[("who", "water"), ("who", "people"), ("oil", "people")]))
         queries = await service.embed(EmbedRequest(texts=["who", "oil"], prompt_name="query"))
         documents = await service.embed(EmbedRequest(texts=["water", "people"], prompt_name="document"))
-        return scores.values, queries.vectors @ documents.vectors.T
+        return scores.values, queries.values @ documents.values.T
 
     scores, products = models.ask("bert_cls", work)
     assert scores == pytest.approx([products[0, 0], products[0, 1], products[1, 1]], abs=1e-6)
@@ -536,7 +534,7 @@ def test_an_engine_that_died_is_made_again(tmp_path: Path, monkeypatch: pytest.M
             assert not composed.served.engine.health().is_alive
             await composed.renew(lambda stage, fraction: None)
             after = await service.embed(EmbedRequest(texts=["water"]))
-            assert np.array_equal(before.vectors, after.vectors)
+            assert np.array_equal(before.values, after.values)
             assert composed.served.engine.stats().num_restarts == 1
 
     asyncio.run(asyncio.wait_for(run(), 120))

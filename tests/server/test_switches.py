@@ -21,7 +21,7 @@ from dragoman.server.http.switches import Switches, refuse_ignored
 from dragoman.server.observation.measured import timings_of
 from dragoman.server.observation.record import RequestRecord, SequenceRecord
 from dragoman.server.operations import GenerateOperation, PoolingOperation
-from dragoman.server.pooling import PoolingKind
+from dragoman.server.pooling.base import PoolingKind
 from tests.support.every_api import APIS, dialects_of, filled
 from tests.support.fake_pooling import FakePooling
 from tests.support.real_dialects import fake_profile

@@ -14,7 +14,7 @@ from dragoman.server.admission import Admission
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.tgi.api import API
 from dragoman.server.operations import AnswerOperation
-from dragoman.server.pooling import PoolingKind
+from dragoman.server.pooling.base import PoolingKind
 from dragoman.server.registry import ServedModel
 from tests.support.fake_pooling import FakePooling, vectors_of
 from tests.support.fake_service import FakeEngine, FakeService

@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from dragoman.errors import CapacityError, InvalidParameter, ServerError
-from dragoman.server.pooling import (
-    Classes,
+from dragoman.server.pooling.base import (
     ClassifyRequest,
-    Embeddings,
     EmbedRequest,
+    Numbers,
+    Pooled,
     PoolingFacts,
     PoolingKind,
     ScoreRequest,
-    Scores,
-    TokenVectors,
+    Text,
     Truncation,
-    WordWeights,
 )
-from dragoman.server.pooling.base import Text
 from dragoman.tokenizer.base import Tokenizer
 
 DIMENSIONS = 4
@@ -56,7 +54,7 @@ class FakePooling:
         """There is none."""
         raise NotImplementedError
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
+    async def embed(self, request: EmbedRequest) -> Pooled[Numbers]:
         """A vector of each text's lengths and sums."""
         self.embedded.append(request)
         self._fail()
@@ -70,18 +68,18 @@ class FakePooling:
         counts = [_num_tokens(text) for text in request.texts]
         cut = self._cut(counts, longest, "text", request.truncation)
         self._check_ids(request.texts)
-        return Embeddings(np.ascontiguousarray(vectors_of(request.texts)[:, :size]), cut)
+        return Pooled(np.ascontiguousarray(vectors_of(request.texts)[:, :size]), cut)
 
-    async def score(self, request: ScoreRequest) -> Scores:
+    async def score(self, request: ScoreRequest) -> Pooled[Numbers]:
         """The more words of the query a document has, the better; the output itself is ten times that."""
         self.scored.append(request)
         self._fail()
         counts = [_num_tokens(query) + _num_tokens(document) - 1 for query, document in request.pairs]
         cut = self._cut(counts, self._longest(request.max_tokens), "pair", request.truncation)
         values = scores_of(request.pairs) * np.float32(10 if request.raw else 1)
-        return Scores(values.astype(np.float32), cut)
+        return Pooled(values.astype(np.float32), cut)
 
-    async def classify(self, request: ClassifyRequest) -> Classes:
+    async def classify(self, request: ClassifyRequest) -> Pooled[Numbers]:
         """Pairs are long, other texts short; the outputs themselves are ten times that."""
         self.classified.append(request)
         self._fail()
@@ -89,19 +87,19 @@ class FakePooling:
         counts = [sum(_num_tokens(part) for part in one) for one in parts]
         cut = self._cut(counts, self._longest(request.max_tokens), "text", request.truncation)
         values = np.array([[0.25, 0.75] if len(one) > 1 else [0.75, 0.25] for one in parts], dtype=np.float32)
-        return Classes(values * np.float32(10 if request.raw else 1), cut)
+        return Pooled(values * np.float32(10 if request.raw else 1), cut)
 
-    async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
+    async def token_vectors(self, request: EmbedRequest) -> Pooled[Sequence[Numbers]]:
         """The text's vector, as often as it has tokens."""
         made = await self.embed(request)
-        rows = [np.repeat(row[None], count, axis=0) for row, count in zip(made.vectors, made.num_tokens, strict=True)]
-        return TokenVectors(rows, made.num_tokens)
+        rows = [np.repeat(row[None], count, axis=0) for row, count in zip(made.values, made.num_tokens, strict=True)]
+        return Pooled(rows, made.num_tokens)
 
-    async def weigh(self, request: EmbedRequest) -> WordWeights:
+    async def weigh(self, request: EmbedRequest) -> Pooled[Sequence[npt.NDArray[np.void]]]:
         """One word: the number of tokens, of weight a half."""
         made = await self.embed(request)
         kind = np.dtype([("index", "<i4"), ("value", "<f4")])
-        return WordWeights([np.array([(count, 0.5)], dtype=kind) for count in made.num_tokens], made.num_tokens)
+        return Pooled([np.array([(count, 0.5)], dtype=kind) for count in made.num_tokens], made.num_tokens)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """As many as the text has."""

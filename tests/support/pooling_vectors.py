@@ -12,7 +12,14 @@ from dragoman.models.pooling.model import LoadedPooler, load_pooler
 from dragoman.models.pooling.recipe import read_recipe
 from dragoman.models.profile import ModelOptions
 from dragoman.models.storage.constants import WeightType
-from dragoman.server.pooling import ClassifyRequest, EmbedRequest, PoolingFacts, PoolingKind, ScoreRequest, Truncation
+from dragoman.server.pooling.base import (
+    ClassifyRequest,
+    EmbedRequest,
+    PoolingFacts,
+    PoolingKind,
+    ScoreRequest,
+    Truncation,
+)
 from dragoman.server.pooling.service import normalized
 from dragoman.server.pooling.texts import PairQuestion, TextPreparer
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dragoman import __version__
 from dragoman.server.apis import all_apis
 from dragoman.server.operations import GenerateOperation
-from dragoman.server.pooling import PoolingKind
+from dragoman.server.pooling.base import PoolingKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import numpy.typing as npt
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply, TellsErrors
 from dragoman.tokenizer.base import Tokenizer
+
+Numbers = npt.NDArray[np.float32]
+ValuesT = TypeVar("ValuesT")
 
 Text = str | tuple[int, ...]
 """A text, or its token ids, which are taken as they are: no prompt and no special tokens are added."""
@@ -83,7 +86,7 @@ class PoolingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts to embed. `prompt_name` None = the default one; `prompt`: the prompt itself, which excludes a name.
+    """Texts to embed. `prompt_name`: one of the model's prompts, None = its default one.
 
     `dimensions`: the number of first components to keep (Matryoshka), normalised again if the embedding is.
     `normalize`: None = as the model does.
@@ -92,7 +95,6 @@ class EmbedRequest:
     texts: Sequence[Text]
     request_id: str = ""
     prompt_name: str | None = None
-    prompt: str | None = None
     truncation: Truncation = Truncation.NONE
     max_tokens: int | None = None
     dimensions: int | None = None
@@ -132,42 +134,10 @@ class ClassifyRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings:
-    """One row of `vectors` (f32, C-contiguous) for each text, in order. `num_tokens`: of each, as it was computed."""
+class Pooled(Generic[ValuesT]):
+    """The values of each text or pair, in order, and the number of its tokens as it was computed."""
 
-    vectors: npt.NDArray[np.float32]
-    num_tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """One number (f32) for each pair, in order. `num_tokens`: of each pair, as it was computed."""
-
-    values: npt.NDArray[np.float32]
-    num_tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """One row of `values` (f32 [texts, labels]) for each text, in order."""
-
-    values: npt.NDArray[np.float32]
-    num_tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenVectors:
-    """An array (f32 [tokens, dimensions]) for each text, in order. Some of `num_tokens` may have no vector."""
-
-    rows: Sequence[npt.NDArray[np.float32]]
-    num_tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WordWeights:
-    """An array for each text, in order: `index` of a word and its `value` above 0, by index."""
-
-    rows: Sequence[npt.NDArray[np.void]]
+    values: ValuesT
     num_tokens: tuple[int, ...]
 
 
@@ -185,21 +155,21 @@ class PoolingService(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    async def embed(self, request: EmbedRequest) -> Embeddings: ...
+    async def embed(self, request: EmbedRequest) -> Pooled[Numbers]: ...
 
-    async def score(self, request: ScoreRequest) -> Scores:
+    async def score(self, request: ScoreRequest) -> Pooled[Numbers]:
         """The pairs' scores; those of a model that embeds are similarities, and `raw` makes no difference."""
         ...
 
-    async def classify(self, request: ClassifyRequest) -> Classes:
+    async def classify(self, request: ClassifyRequest) -> Pooled[Numbers]:
         """The probabilities of the labels, or the head's outputs if they are wanted raw."""
         ...
 
-    async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
+    async def token_vectors(self, request: EmbedRequest) -> Pooled[Sequence[Numbers]]:
         """Last hidden states, or what late interaction makes: of queries with `prompt_name` "query", else documents."""
         ...
 
-    async def weigh(self, request: EmbedRequest) -> WordWeights: ...
+    async def weigh(self, request: EmbedRequest) -> Pooled[Sequence[npt.NDArray[np.void]]]: ...
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """The tokens of a text as they would be computed, without a prompt."""

@@ -16,24 +16,20 @@ from dragoman.engine.base import PooledRows, TextPooling
 from dragoman.errors import InvalidParameter, RequestTimeout, UnsupportedFeature
 from dragoman.server.observation.record import current_call, new_request
 from dragoman.server.pooling.base import (
-    Classes,
     ClassifyRequest,
-    Embeddings,
     EmbedRequest,
+    Numbers,
+    Pooled,
     PoolingFacts,
     PoolingKind,
     ScoreRequest,
-    Scores,
-    TokenVectors,
     Truncation,
-    WordWeights,
 )
 from dragoman.server.pooling.texts import TextPreparer, parts_of
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import PooledText
 
 T = TypeVar("T")
-Vectors = npt.NDArray[np.float32]
 
 _INLINE_CHARS = 2_000  # tokenising takes about a microsecond per character
 _SIDES = ("query", "retrieval.query"), ("document", "passage", "retrieval.passage")
@@ -65,18 +61,18 @@ class TextsService:
     def tokenizer(self) -> Tokenizer:
         return self._preparer.tokenizer
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
+    async def embed(self, request: EmbedRequest) -> Pooled[Numbers]:
         self._check_kind("embed", PoolingKind.EMBED)
         prepare = self._preparer.embedded
         rows, texts = await self._run(request.request_id, prepare, request, _num_chars(request.texts))
-        vectors: Vectors = rows.rows
+        vectors: Numbers = rows.rows
         if request.dimensions is not None:
             vectors = vectors[:, : request.dimensions]
         if self.facts.is_normalized if request.normalize is None else request.normalize:
             vectors = normalized(vectors)
-        return Embeddings(np.ascontiguousarray(vectors), tuple(len(text.token_ids) for text in texts))
+        return Pooled(np.ascontiguousarray(vectors), tuple(len(text.token_ids) for text in texts))
 
-    async def score(self, request: ScoreRequest) -> Scores:
+    async def score(self, request: ScoreRequest) -> Pooled[Numbers]:
         if not request.pairs:
             raise InvalidParameter("pairs must hold at least one pair, got none", param="pairs")
         if self.facts.kind in (PoolingKind.EMBED, PoolingKind.TOKENS):
@@ -92,11 +88,11 @@ class TextsService:
         num_chars = _num_chars([text for pair in request.pairs for text in pair])
         rows, texts = await self._run(request.request_id, prepare, request, num_chars)
         begins = np.cumsum(counts) - np.array(counts, dtype=np.int64)
-        values: Vectors = np.maximum.reduceat(rows.rows[:, 0], begins)  # the best piece counts
+        values: Numbers = np.maximum.reduceat(rows.rows[:, 0], begins)  # the best piece counts
         num_tokens = np.add.reduceat([len(text.token_ids) for text in texts], begins).tolist()
-        return Scores(values if request.raw else activated(values, self.facts.activation), tuple(num_tokens))
+        return Pooled(values if request.raw else activated(values, self.facts.activation), tuple(num_tokens))
 
-    async def classify(self, request: ClassifyRequest) -> Classes:
+    async def classify(self, request: ClassifyRequest) -> Pooled[Numbers]:
         self._check_kind("classify", PoolingKind.CLASSIFY, PoolingKind.SCORE)
         if not self.facts.labels:
             raise UnsupportedFeature(f"model {self._name} has no labels and does not classify", param="model")
@@ -104,21 +100,15 @@ class TextsService:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
         num_chars = _num_chars([part for text in request.texts for part in parts_of(text)])
         rows, texts = await self._run(request.request_id, self._preparer.classified, request, num_chars)
-        values: Vectors = rows.rows
+        values: Numbers = rows.rows
         values = values if request.raw else activated(values, self.facts.activation)
-        return Classes(values, tuple(len(text.token_ids) for text in texts))
+        return Pooled(values, tuple(len(text.token_ids) for text in texts))
 
-    async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
+    async def token_vectors(self, request: EmbedRequest) -> Pooled[Sequence[Numbers]]:
         self._check_kind("embed tokens", PoolingKind.EMBED, PoolingKind.TOKENS)
         is_late, size = self.facts.kind is PoolingKind.TOKENS, self.facts.dimensions
-        if request.dimensions is not None and not 1 <= request.dimensions <= size:
-            raise InvalidParameter(
-                f"dimensions must be between 1 and {size}, got {request.dimensions}", param="dimensions"
-            )
 
         def prepare(request: EmbedRequest) -> list[PooledText]:
-            if not request.texts:
-                raise InvalidParameter("texts must hold at least one text, got none", param="texts")
             texts = self._preparer.written(request) if is_late else self._preparer.embedded(request)
             self._check_numbers(sum(len(text.token_ids) for text in texts) * (request.dimensions or size))
             return [replace(text, wants_tokens=True) for text in texts]
@@ -128,7 +118,7 @@ class TextsService:
         skipped = self._preparer.late.skipped if is_late and self._preparer.late is not None else frozenset()
         is_query = request.prompt_name == "query"
 
-        def finish() -> list[Vectors]:
+        def finish() -> list[Numbers]:
             made = []
             for row, text in zip(rows.rows, texts, strict=True):
                 counts = [is_query or token not in skipped for token in text.token_ids]
@@ -136,15 +126,13 @@ class TextsService:
                 made.append(np.ascontiguousarray(normalized(kept) if normalizes else kept))
             return made
 
-        return TokenVectors(
-            await self._off_loop(finish, len(texts) * size), tuple(len(text.token_ids) for text in texts)
-        )
+        return Pooled(await self._off_loop(finish, len(texts) * size), tuple(len(text.token_ids) for text in texts))
 
-    async def weigh(self, request: EmbedRequest) -> WordWeights:
+    async def weigh(self, request: EmbedRequest) -> Pooled[Sequence[npt.NDArray[np.void]]]:
         self._check_kind("weigh words", PoolingKind.SPARSE)
         rows, texts = await self._run(request.request_id, self._preparer.embedded, request, _num_chars(request.texts))
         self._check_numbers(sum(map(len, rows.rows)))
-        return WordWeights(rows.rows, tuple(len(text.token_ids) for text in texts))
+        return Pooled(rows.rows, tuple(len(text.token_ids) for text in texts))
 
     def _check_kind(self, what: str, *kinds: PoolingKind) -> None:
         if self.facts.kind not in kinds:
@@ -165,7 +153,7 @@ class TextsService:
 
         return await self._off_loop(encode, len(text))
 
-    async def _similarities(self, request: ScoreRequest) -> Scores:
+    async def _similarities(self, request: ScoreRequest) -> Pooled[Numbers]:
         """The similarity of the pairs' embeddings; each different text is embedded once."""
         if request.instruction is not None:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
@@ -193,11 +181,12 @@ class TextsService:
         num_tokens = tuple(first.num_tokens[one] + second.num_tokens[other] for one, other in places)
         if is_late:
             values = await self._off_loop(
-                lambda: [most_similar(first.rows[one], second.rows[other]) for one, other in places], sum(num_tokens)
+                lambda: [most_similar(first.values[one], second.values[other]) for one, other in places],
+                sum(num_tokens),
             )
-            return Scores(np.array(values, dtype=np.float32), num_tokens)
-        left, right = first.vectors[[one for one, _ in places]], second.vectors[[other for _, other in places]]
-        return Scores(similarity(left, right, self.facts.similarity), num_tokens)
+            return Pooled(np.array(values, dtype=np.float32), num_tokens)
+        left, right = first.values[[one for one, _ in places]], second.values[[other for _, other in places]]
+        return Pooled(similarity(left, right, self.facts.similarity), num_tokens)
 
     async def _run(
         self, request_id: str, prepare: Callable[[Any], list[PooledText]], request: object, num_chars: int
@@ -225,7 +214,7 @@ class TextsService:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
-def activated(values: Vectors, activation: str) -> Vectors:
+def activated(values: Numbers, activation: str) -> Numbers:
     match activation:
         case "sigmoid":
             values = 0.5 * (1.0 + np.tanh(0.5 * values))
@@ -235,18 +224,18 @@ def activated(values: Vectors, activation: str) -> Vectors:
     return np.asarray(values, dtype=np.float32)
 
 
-def most_similar(query: Vectors, document: Vectors) -> float:
+def most_similar(query: Numbers, document: Numbers) -> float:
     """The sum of each query vector's product with the document's most similar one. Source: arXiv:2004.12832."""
     return float((query @ document.T).max(axis=1).sum()) if len(document) else 0.0
 
 
-def normalized(vectors: Vectors) -> Vectors:
+def normalized(vectors: Numbers) -> Numbers:
     """Rows of length 1; a row of zeros stays one."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float32))
     return np.asarray(vectors / np.maximum(lengths, _LEAST_LENGTH)[:, None], dtype=np.float32)
 
 
-def similarity(left: Vectors, right: Vectors, kind: str) -> Vectors:
+def similarity(left: Numbers, right: Numbers, kind: str) -> Numbers:
     """The similarity of rows, pair by pair; distances are negative. Source: sentence-transformers' similarity functions."""
     match kind:
         case "dot":

@@ -60,39 +60,37 @@ class TextPreparer:
     # --- embedding ----------------------------------------------------------------------------------------------------
 
     def embedded(self, request: EmbedRequest) -> list[PooledText]:
+        name = self._prompt_name(request)
+        prompt = "" if name is None else self.facts.prompts[name]
+        made = self._framed(request, self._longest(request.max_tokens), self._frame(request), prompt)
+        if name not in self.facts.tasks:
+            return made
+        task = self.facts.tasks.index(name)
+        return [replace(text, task=task) for text in made]
+
+    def _frame(self, request: EmbedRequest | ClassifyRequest) -> Frame:
+        return self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
+
+    def _framed(self, request: EmbedRequest, longest: int, frame: Frame, prompt: str = "") -> list[PooledText]:
+        most = self.facts.dimensions
+        if request.dimensions is not None and not 1 <= request.dimensions <= most:
+            told = f"dimensions must be between 1 and {most}, got {request.dimensions}"
+            raise InvalidParameter(told, param="dimensions")
         if not request.texts:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
-        self._check_dimensions(request.dimensions)
-        longest = self._longest(request.max_tokens)
-        prompt = self.prompt(request)
+        truncation = request.truncation
         tokens = self._encoded(
-            self._bounded((prompt, text), f"text {index}", longest, request.truncation)
+            self._bounded((prompt, text), f"text {index}", longest, truncation)
             for index, text in enumerate(request.texts)
             if isinstance(text, str)
         )
         num_prompt = (
             len(next(self._encoded([self._bounded((prompt,), "", longest, Truncation.RIGHT)]))) if prompt else 0
         )
-        frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
-        made = [
-            self._embedded(text, index, tokens, frame, num_prompt, longest, request.truncation)
+        return [
+            self._embedded(text, index, tokens, frame, num_prompt, longest, truncation)
             for index, text in enumerate(request.texts)
         ]
-        name = None if request.prompt is not None else self._prompt_name(request)
-        if name not in self.facts.tasks:
-            return made
-        task = self.facts.tasks.index(name)
-        return [replace(text, task=task) for text in made]
-
-    def prompt(self, request: EmbedRequest) -> str:
-        if request.prompt is not None:
-            if request.prompt_name is not None:
-                raise InvalidParameter(
-                    "prompt cannot be used together with prompt_name: give one of them", param="prompt"
-                )
-            return request.prompt
-        name = self._prompt_name(request)
-        return "" if name is None else self.facts.prompts[name]
 
     def _prompt_name(self, request: EmbedRequest) -> str | None:
         name, prompts = request.prompt_name, self.facts.prompts
@@ -124,11 +122,6 @@ class TextPreparer:
             raise InvalidParameter(f"text {index} has no tokens, allowed: at least one", param="texts")
         return PooledText(framed, 0, num_skipped)
 
-    def _check_dimensions(self, dimensions: int | None) -> None:
-        most = self.facts.dimensions
-        if dimensions is not None and not 1 <= dimensions <= most:
-            raise InvalidParameter(f"dimensions must be between 1 and {most}, got {dimensions}", param="dimensions")
-
     def _check_ids(self, token_ids: Sequence[int], index: int) -> None:
         most = self.facts.vocab_size
         if (wrong := id_outside(token_ids, most)) is not None:
@@ -140,23 +133,12 @@ class TextPreparer:
         """The texts of a request, as queries or documents of late interaction."""
         late = self.late
         assert late is not None
-        if request.prompt is not None:
-            raise InvalidParameter("prompt must be left out: this model has its own", param="prompt")
         is_query = self._prompt_name(request) == "query"
         prefix = late.query_prefix if is_query else late.document_prefix
         longest = self._longest(request.max_tokens)
         longest = min(longest, (late.query_length or longest) if is_query else late.document_length)
-        frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
-        frame = Frame((*frame.before, *prefix), (), frame.behind)
-        tokens = self._encoded(
-            self._bounded((text,), f"text {index}", longest, request.truncation)
-            for index, text in enumerate(request.texts)
-            if isinstance(text, str)
-        )
-        made = [
-            self._embedded(text, index, tokens, frame, 0, longest, request.truncation)
-            for index, text in enumerate(request.texts)
-        ]
+        frame = self._frame(request)
+        made = self._framed(request, longest, Frame((*frame.before, *prefix), (), frame.behind))
         return [self._expanded(text, late) for text in made] if is_query else made
 
     def _expanded(self, text: PooledText, late: LateWriting) -> PooledText:
@@ -175,7 +157,7 @@ class TextPreparer:
             for index, text in enumerate(request.texts)
             for part in parts_of(text)
         )
-        frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
+        frame = self._frame(request)
         made = []
         for index, text in enumerate(request.texts):
             if is_pair(text):

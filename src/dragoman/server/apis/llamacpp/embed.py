@@ -17,7 +17,7 @@ from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
 from dragoman.server.apis.openai_wire.fields import check_number, unknown_names
 from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsOperation, encoded_arrays, read_texts, told_as
-from dragoman.server.pooling import EmbedRequest, embedder
+from dragoman.server.pooling.base import EmbedRequest, embedder
 
 EUCLIDEAN = 2
 NORMS = Bounds(-1, INT32_MAX)
@@ -34,7 +34,7 @@ async def _embed(call: TextsCall[LlamaEmbedBody]) -> Any:
     given = read_texts(name, value, call.limits, WORDS)
     with told_as({"texts": name}, partial(given.place, name)):
         made = await service.embed(EmbedRequest(texts=given.texts, request_id=call.request_id, normalize=False))
-    return await encoded_arrays(made.vectors, partial(_told, kind))
+    return await encoded_arrays(made.values, partial(_told, kind))
 
 
 def _idle(call: TextsCall[LlamaEmbedBody]) -> list[str]:

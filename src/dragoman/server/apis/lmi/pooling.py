@@ -19,7 +19,7 @@ from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.pooling import encoded_arrays, read_string, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.pooling import (
+from dragoman.server.pooling.base import (
     AnsweringDialect,
     EmbedRequest,
     PoolingKind,
@@ -60,7 +60,7 @@ class LmiPoolingDialect(AnsweringDialect):
         with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
             request = EmbedRequest(texts=given.texts, request_id=request_id, truncation=Truncation.RIGHT)
             made = await embedder(self._profile).embed(request)
-        return await encoded_arrays(made.vectors, _row) if given.is_list else made.vectors[0].tolist()
+        return await encoded_arrays(made.values, _row) if given.is_list else made.values[0].tolist()
 
     async def _scores(self, payload: Payload, request_id: str) -> list[float]:
         values = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]

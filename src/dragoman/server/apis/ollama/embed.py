@@ -21,7 +21,7 @@ from dragoman.server.apis.ollama.schema import (
 from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsOperation, told_as
 from dragoman.server.observation.record import current_call
-from dragoman.server.pooling import Embeddings, EmbedRequest, Truncation, embedder
+from dragoman.server.pooling.base import EmbedRequest, Numbers, Pooled, Truncation, embedder
 
 
 async def _embed(call: TextsCall[OllamaEmbedBody]) -> OllamaEmbedded:
@@ -35,7 +35,7 @@ async def _embed(call: TextsCall[OllamaEmbedBody]) -> OllamaEmbedded:
     made = await _made(call, "input", texts, truncation=truncation, dimensions=body.dimensions, normalize=True)
     return OllamaEmbedded(
         model=body.model or "",
-        embeddings=[] if made is None else made.vectors.tolist(),
+        embeddings=[] if made is None else made.values.tolist(),
         total_duration=nanoseconds(CLOCK.timer() - begin_s),
         load_duration=nanoseconds(ready_s - begin_s),
         prompt_eval_count=0 if made is None else sum(made.num_tokens),
@@ -46,10 +46,10 @@ async def _embeddings(call: TextsCall[OllamaEmbeddingsBody]) -> OllamaEmbedding:
     """The vector of one text, as the model makes it."""
     prompt = call.body.prompt
     made = await _made(call, "prompt", [prompt] if prompt else [], truncation=Truncation.RIGHT)
-    return OllamaEmbedding([] if made is None else made.vectors[0].tolist())
+    return OllamaEmbedding([] if made is None else made.values[0].tolist())
 
 
-async def _made(call: TextsCall[Any], name: str, texts: Sequence[str], **more: Any) -> Embeddings | None:
+async def _made(call: TextsCall[Any], name: str, texts: Sequence[str], **more: Any) -> Pooled[Numbers] | None:
     """The texts' vectors, None if there are no texts; errors speak of the texts by `name`. Raises: ServerError."""
     named_model(call.body.model)
     note_keep_alive(call.body.keep_alive)

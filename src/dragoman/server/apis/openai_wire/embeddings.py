@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from dragoman.errors import UnsupportedFeature
@@ -26,12 +23,12 @@ from dragoman.server.apis.openai_wire.pooling import (
     read_texts,
     texts_schema,
     told_as,
+    vector_writer,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.staying import EFFECT, NAME, is_idle, note_ttl
 from dragoman.server.describe.json_schema import TEXT, Schema
-from dragoman.server.pooling import EmbedRequest, embedder
-from dragoman.server.pooling.base import Text
+from dragoman.server.pooling.base import EmbedRequest, Text, embedder
 
 FORMATS = ("float", "base64")
 
@@ -114,32 +111,35 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
     )
 
 
-Row = npt.NDArray[np.float32]
-
-
 async def _embed(call: TextsCall[EmbeddingsBody]) -> EmbeddingList:
     profile, body, words = call.profile, call.body, call.words
     service = embedder(profile)
     check_body(call.raw, body, words)
     given = read_texts("input", body.input, call.limits, words)
     check_token_ids(given.texts, body.allow_token_ids, profile, words)
-    cut = read_cut(body.truncate_prompt_tokens, words)
     names = {"texts": "input", "max_tokens": CUT} | ({} if body.task is None else {"prompt_name": "task"})
+    request = embed_request(call, given.texts, body.task if body.prompt_name is None else body.prompt_name)
     with told_as(names, partial(given.place, "input")):
-        made = await service.embed(
-            EmbedRequest(
-                texts=given.texts,
-                request_id=call.request_id,
-                prompt_name=body.task if body.prompt_name is None else body.prompt_name,
-                truncation=cut.truncation,
-                max_tokens=cut.max_tokens,
-                dimensions=body.dimensions,
-                normalize=body.normalize,
-                add_special_tokens=body.add_special_tokens is not False,
-            )
-        )
-    data = await encoded_arrays(made.vectors, _as_base64 if body.encoding_format == "base64" else _as_numbers)
+        made = await service.embed(request)
+    told = vector_writer(body.encoding_format)
+    data = await encoded_arrays(made.values, lambda index, row: EmbeddingItem("embedding", index, told(row)))
     return EmbeddingList("list", data, body.model or profile.name, usage_of(made.num_tokens))
+
+
+def embed_request(call: TextsCall[Any], texts: Sequence[Text], prompt_name: str | None) -> EmbedRequest:
+    """The request of a body with vLLM's fields. Raises: InvalidRequest."""
+    body = call.body
+    cut = read_cut(body.truncate_prompt_tokens, call.words)
+    return EmbedRequest(
+        texts=texts,
+        request_id=call.request_id,
+        prompt_name=prompt_name,
+        truncation=cut.truncation,
+        max_tokens=cut.max_tokens,
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        add_special_tokens=body.add_special_tokens is not False,
+    )
 
 
 def _idle(call: TextsCall[EmbeddingsBody]) -> Iterator[str]:
@@ -177,11 +177,3 @@ def check_body(raw: Mapping[str, Any], body: EmbeddingsBody, words: Profile) -> 
         raise words.wrong("task", f"the same as prompt_name ({shown(body.prompt_name)})", body.task, "conflict")
     if body.encoding_format is not None and body.encoding_format not in FORMATS:
         raise words.wrong("encoding_format", "float or base64", body.encoding_format)
-
-
-def _as_numbers(index: int, row: Row) -> EmbeddingItem:
-    return EmbeddingItem("embedding", index, row.tolist())
-
-
-def _as_base64(index: int, row: Row) -> EmbeddingItem:
-    return EmbeddingItem("embedding", index, b64encode(row.astype("<f4", copy=False).tobytes()).decode())

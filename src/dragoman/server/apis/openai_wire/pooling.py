@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,7 @@ from dragoman.server.api import CallSwitches, ErrorTeller, HttpCall, ModelProfil
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
-from dragoman.server.pooling import AnsweringDialect, Truncation
-from dragoman.server.pooling.base import Text
+from dragoman.server.pooling.base import AnsweringDialect, Numbers, Text, Truncation
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits
 
@@ -162,6 +162,13 @@ async def encoded_arrays(
             num_values, begin = 0, index + 1
             await asyncio.sleep(0)
     return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+
+
+def vector_writer(encoding_format: str | None) -> Callable[[Numbers], list[Any] | str]:
+    """Numbers, or the base64 of little-endian 32-bit floats, row after row."""
+    if encoding_format == "base64":
+        return lambda row: b64encode(row.astype("<f4", copy=False).tobytes()).decode()
+    return lambda row: row.tolist()
 
 
 IGNORED_FIELDS: Mapping[str, str] = {

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from dragoman.errors import UnsupportedFeature
@@ -18,7 +15,7 @@ from dragoman.parameters import Bounds
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.describe import struct_body
-from dragoman.server.apis.openai_wire.embeddings import FORMATS, TextUsage, check_token_ids, usage_of
+from dragoman.server.apis.openai_wire.embeddings import FORMATS, TextUsage, check_token_ids, embed_request, usage_of
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_word, unknown_names
 from dragoman.server.apis.openai_wire.pooling import (
@@ -34,16 +31,17 @@ from dragoman.server.apis.openai_wire.pooling import (
     read_texts,
     texts_schema,
     told_as,
+    vector_writer,
 )
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.operations import Api, PoolingOperation
-from dragoman.server.pooling import (
-    Classes,
+from dragoman.server.pooling.base import (
     ClassifyRequest,
-    EmbedRequest,
+    Numbers,
+    Pooled,
     PoolingKind,
     PoolingService,
     classifier,
@@ -178,13 +176,14 @@ async def _pool(call: TextsCall[PoolingBody]) -> PoolingList:
     body, task = call.body, _task(call)
     service = _SERVICES[task](call.profile)
     check_word("encoding_format", body.encoding_format, FORMATS, V1)
-    rows: Sequence[npt.NDArray[np.float32]]
+    rows: Sequence[Numbers]
     if task == "classify":
         classes = await _classes(call, service)
         rows, num_tokens = list(classes.values), classes.num_tokens
     else:
         rows, num_tokens = await _vectors(call, service, is_of_tokens=task == "token_embed")
-    data: Any = await encoded_arrays(rows, _as_base64 if body.encoding_format == "base64" else _as_numbers)
+    told = vector_writer(body.encoding_format)
+    data: Any = await encoded_arrays(rows, lambda index, row: PoolingItem(index, "pooling", told(row)))
     return PoolingList(f"pool-{call.request_id}", "list", *_about(call), data, usage_of(num_tokens))
 
 
@@ -223,7 +222,7 @@ def _texts(call: TextsCall[Any]) -> Texts:
     return given
 
 
-async def _classes(call: TextsCall[Any], service: PoolingService) -> Classes:
+async def _classes(call: TextsCall[Any], service: PoolingService) -> Pooled[Numbers]:
     body, given = call.body, _texts(call)
     cut = read_cut(body.truncate_prompt_tokens, V1)
     activation = body.activation if body.use_activation is None else body.use_activation
@@ -242,34 +241,16 @@ async def _classes(call: TextsCall[Any], service: PoolingService) -> Classes:
 
 async def _vectors(
     call: TextsCall[PoolingBody], service: PoolingService, *, is_of_tokens: bool
-) -> tuple[Sequence[npt.NDArray[np.float32]], tuple[int, ...]]:
+) -> tuple[Sequence[Numbers], tuple[int, ...]]:
     """An array for each text, and the number of its tokens."""
-    body, given = call.body, _texts(call)
-    cut = read_cut(body.truncate_prompt_tokens, V1)
-    request = EmbedRequest(
-        texts=given.texts,
-        request_id=call.request_id,
-        prompt_name=body.prompt_name,
-        truncation=cut.truncation,
-        max_tokens=cut.max_tokens,
-        dimensions=body.dimensions,
-        normalize=body.normalize,
-        add_special_tokens=body.add_special_tokens is not False,
-    )
+    given = _texts(call)
+    request = embed_request(call, given.texts, call.body.prompt_name)
     with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
         if is_of_tokens:
             made = await service.token_vectors(request)
-            return made.rows, made.num_tokens
+            return made.values, made.num_tokens
         embedded = await service.embed(request)
-    return list(embedded.vectors), embedded.num_tokens
-
-
-def _as_numbers(index: int, row: npt.NDArray[Any]) -> PoolingItem:
-    return PoolingItem(index, "pooling", row.tolist())
-
-
-def _as_base64(index: int, row: npt.NDArray[Any]) -> PoolingItem:
-    return PoolingItem(index, "pooling", b64encode(row.astype("<f4", copy=False).tobytes()).decode())
+    return list(embedded.values), embedded.num_tokens
 
 
 NAME = "pooling"

@@ -25,7 +25,7 @@ from dragoman.server.apis.openai_wire.pooling import (
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire import EFFECTS
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, array
-from dragoman.server.pooling import ScoreRequest, scorer
+from dragoman.server.pooling.base import ScoreRequest, scorer
 from dragoman.types import Limits
 
 

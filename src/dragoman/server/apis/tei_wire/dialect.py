@@ -39,7 +39,7 @@ from dragoman.server.apis.tei_wire.schema import (
     TeiRerankBody,
     TeiWord,
 )
-from dragoman.server.pooling import (
+from dragoman.server.pooling.base import (
     ClassifyRequest,
     EmbedRequest,
     PoolingFacts,
@@ -70,18 +70,18 @@ def root_dialect(profile: ModelProfile) -> Dialect:
 async def _embed(call: TextsCall[TeiEmbedBody]) -> Any:
     body, service = call.body, embedder(call.profile)
     made = await _of_inputs(call, service.embed, dimensions=body.dimensions, normalize=body.normalize is not False)
-    return await encoded_arrays(made.vectors, _numbers)
+    return await encoded_arrays(made.values, _numbers)
 
 
 async def _embed_all(call: TextsCall[TeiEmbedAllBody]) -> Any:
     service = token_embedder(call.profile)
     normalize = None if service.facts.kind is PoolingKind.TOKENS else False
-    return await encoded_arrays((await _of_inputs(call, service.token_vectors, normalize=normalize)).rows, _numbers)
+    return await encoded_arrays((await _of_inputs(call, service.token_vectors, normalize=normalize)).values, _numbers)
 
 
 async def _embed_sparse(call: TextsCall[TeiEmbedAllBody]) -> Any:
     made = await _of_inputs(call, weigher(call.profile).weigh, normalize=False)
-    return await encoded_arrays(made.rows, _words)
+    return await encoded_arrays(made.values, _words)
 
 
 async def _of_inputs(call: TextsCall[Any], ask: Callable[[EmbedRequest], Awaitable[T]], **more: Any) -> T:
