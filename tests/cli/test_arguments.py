@@ -41,7 +41,7 @@ def pairs(line: str) -> list[tuple[str, str]]:
         ("model --load-models a,b --load-models=c", [("--load-models", "a,b,c"), ("MODEL_DIR", "model")]),
     ],
 )
-def test_flags_and_the_model_directory_are_told_apart(line: str, expected: list[tuple[str, str]]) -> None:
+def test_flags_and_the_model_directory_are_distinguished(line: str, expected: list[tuple[str, str]]) -> None:
     assert pairs(line) == expected
 
 
@@ -54,12 +54,12 @@ def test_flags_and_the_model_directory_are_told_apart(line: str, expected: list[
         ("-w", "workflows"),
     ],
 )
-def test_the_flags_of_lmis_command_line_mean_the_options_they_mean_there(flag: str, key: str) -> None:
+def test_flags_of_lmis_command_line_have_lmis_meaning(flag: str, key: str) -> None:
     (given,) = read_arguments([flag, "x"]).givens
     assert (given.name, given.key) == (flag, key)
 
 
-def test_a_negated_switch_keeps_the_key_of_the_switch() -> None:
+def test_a_negated_switch_has_the_key_of_the_switch() -> None:
     (given,) = read_arguments(["--no-tgi-compat"]).givens
     assert given.key == "tgi_compat"
 
@@ -74,7 +74,7 @@ def test_a_negated_switch_keeps_the_key_of_the_switch() -> None:
         ("a b c", "b c (command line): unexpected; one model directory at most may be given"),
     ],
 )
-def test_a_malformed_line_is_told_in_one_line(line: str, problem: str) -> None:
+def test_a_malformed_command_line_is_one_problem(line: str, problem: str) -> None:
     assert read_arguments(line.split()).problems == (problem,)
 
 
@@ -82,7 +82,7 @@ def test_a_malformed_line_is_told_in_one_line(line: str, problem: str) -> None:
     ("line", "text"),
     [("--prot 9000", "9000"), ("--prot=9000", "9000"), ("--prot --port 1", ""), ("--no-port --port 1", "")],
 )
-def test_an_unknown_flag_takes_its_value_along_and_hides_stray_words(line: str, text: str) -> None:
+def test_an_unknown_flag_takes_its_value_and_hides_stray_words(line: str, text: str) -> None:
     arguments = read_arguments([*line.split(), "stray", "words"])
     assert arguments.problems == ()
     assert arguments.givens[0].text == text
@@ -100,7 +100,7 @@ def test_an_unknown_flag_takes_its_value_along_and_hides_stray_words(line: str, 
         ("--no-tgi-compat true", False, ["true"]),
     ],
 )
-def test_switches_of_commands_are_written_as_those_of_the_server(line: str, is_on: bool, others: list[str]) -> None:
+def test_switches_of_commands_have_the_forms_of_the_servers(line: str, is_on: bool, others: list[str]) -> None:
     of_command = ReadWords([CommandOption("tgi_compat", Switch(), "")], line.split())
     assert (of_command.values, of_command.others, of_command.problems) == ({"tgi_compat": is_on}, others, [])
     of_server = read_arguments(line.split()).givens
@@ -130,7 +130,7 @@ def test_switches_of_commands_are_written_as_those_of_the_server(line: str, is_o
         ),
     ],
 )
-def test_a_mistyped_option_is_told_with_the_nearest_of_the_command_or_of_the_server(
+def test_a_mistyped_option_names_the_nearest_of_command_and_server(
     line: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(line.split()) == 2

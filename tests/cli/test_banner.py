@@ -1,4 +1,4 @@
-"""The block that says what is served and where."""
+"""The banner: what a server writes after its start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dragoman.server.pooling.base import PoolingKind
         ("example.org", "http://example.org:80"),
     ],
 )
-def test_the_url_is_one_that_this_machine_can_open(host: str, url: str) -> None:
+def test_the_url_can_be_opened_on_this_machine(host: str, url: str) -> None:
     assert base_url(host, 80) == url
 
 
@@ -34,7 +34,7 @@ def command_in(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("has_template", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
-def test_the_line_to_copy_is_a_whole_curl_command_for_this_model(has_template: bool, path: str) -> None:
+def test_the_line_to_copy_is_a_complete_curl_command(has_template: bool, path: str) -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=has_template))
     words = command_in(text)
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
@@ -48,9 +48,7 @@ def test_the_line_to_copy_is_a_whole_curl_command_for_this_model(has_template: b
         (PoolingKind.SCORE, "/v1/rerank", {"query", "documents"}),
     ],
 )
-def test_a_model_that_generates_nothing_is_asked_for_what_it_does(
-    pooling: PoolingKind, path: str, names: set[str]
-) -> None:
+def test_the_curl_command_for_a_pooling_model_uses_its_route(pooling: PoolingKind, path: str, names: set[str]) -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, pooling=pooling))
     words = command_in(text)
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
@@ -62,7 +60,7 @@ def test_a_model_that_generates_nothing_is_asked_for_what_it_does(
     assert "Anthropic" not in line
 
 
-def test_the_block_names_model_place_facts_and_apis() -> None:
+def test_the_banner_names_model_address_facts_and_apis() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, ("int8", "2048 tokens")))
     assert "serves m at http://127.0.0.1:8080\n  /models/m (int8, 2048 tokens)\n" in text
     assert "  speaks LMI, OpenAI, " in text
@@ -73,7 +71,7 @@ def test_the_block_names_model_place_facts_and_apis() -> None:
     assert len(several.splitlines()) == 8
 
 
-def test_a_server_with_keys_says_that_one_is_needed() -> None:
+def test_a_server_with_keys_shows_a_key_in_the_command() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=True))
     assert "-H 'Authorization: Bearer YOUR_KEY'" in text
 
@@ -88,7 +86,7 @@ def test_a_server_with_keys_says_that_one_is_needed() -> None:
         ("openai", True, True, "answers in OpenAI's shape;", "--chat-format auto or lmi"),
     ],
 )
-def test_a_line_says_whose_shape_a_plain_conversation_gets(
+def test_a_line_names_the_format_of_plain_chat_calls(
     chat_format: str, needs_key: bool, has_lmi_signs: bool, shape: str, change: str
 ) -> None:
     facts = BannerFacts(
@@ -101,25 +99,25 @@ def test_a_line_says_whose_shape_a_plain_conversation_gets(
 
 
 def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool, has_lmi_signs: bool) -> bool:
-    """Whether the line is true of the dialect, for the curl that the banner shows."""
+    """The line describes what the dialect does with the banner's curl command."""
     headers = {"user-agent": "curl/8.5", **({"authorization": "Bearer k"} if needs_key else {})}
     model = ModelProfile(settings={"chat_format": chat_format, "has_lmi_signs": has_lmi_signs})
     profile = negotiate(model, HttpCall("POST", "/v1/chat/completions", b"", headers))
     return (profile.name == "v1") is ("answers in OpenAI's" in line)
 
 
-def test_without_a_chat_template_there_is_no_shape_to_tell_of() -> None:
+def test_without_a_chat_template_no_line_names_a_format() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=False))
     assert "--chat-format" not in text
 
 
-def test_a_handler_without_a_model_is_offered_by_its_apis_only() -> None:
+def test_a_handler_without_a_model_has_only_its_apis_in_the_banner() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, can_generate=False))
     assert "  speaks LMI, SageMaker; " in text
     assert "curl" not in text
 
 
 @pytest.mark.parametrize("has_playground", [True, False])
-def test_the_address_of_the_page_to_try_it_is_told_where_there_is_one(has_playground: bool) -> None:
+def test_the_banner_names_the_playground_if_there_is_one(has_playground: bool) -> None:
     text = banner(BannerFacts("m", "/models/m", "0.0.0.0", 9000, is_tls=True, has_playground=has_playground))
     assert ("https://127.0.0.1:9000/playground" in text) == has_playground

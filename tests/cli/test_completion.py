@@ -1,4 +1,4 @@
-"""The scripts of `dragoman completion`, asked by the shells themselves, and what starting the command loads."""
+"""The scripts of `dragoman completion`, run by the shells themselves, and the imports of the command's start."""
 
 from __future__ import annotations
 
@@ -101,8 +101,7 @@ def test_the_parameters_have_the_ranges_of_the_openai_routes() -> None:
         (["chat", "--help"], ("dragoman.server", "numpy", "openvino", "prompt_toolkit")),
     ],
 )
-def test_help_loads_little(words: list[str], unwanted: tuple[str, ...]) -> None:
-    """Whatever the machine, what is not loaded takes no time."""
+def test_help_imports_little(words: list[str], unwanted: tuple[str, ...]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "dragoman", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -1,4 +1,4 @@
-"""Starts on machines that are not as they should be: each ends, or goes on, with one line that helps."""
+"""Starts on unsuitable machines: each ends, or continues, with one helpful line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 def old_python() -> str | None:
-    """A Python that is too old, if this machine has one."""
+    """The path of an unsupported Python, None without one."""
     found = [*map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python")), shutil.which("python3.10")]
     for path in filter(None, found):  # a name on PATH may only tell that it is not chosen
         if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
@@ -29,7 +29,7 @@ def old_python() -> str | None:
 
 
 @pytest.mark.skipif(old_python() is None, reason="there is no Python 3.10 here")
-def test_a_python_that_is_too_old_says_so_in_a_line() -> None:
+def test_a_python_that_is_too_old_gives_one_line() -> None:
     result = subprocess.run(
         [str(old_python()), "-m", "dragoman", "serve"], cwd=SOURCE, capture_output=True, text=True, check=False
     )
@@ -39,7 +39,7 @@ def test_a_python_that_is_too_old_says_so_in_a_line() -> None:
     assert "3.11 or newer is needed" in line
 
 
-def test_the_line_of_an_old_python_does_not_need_one(
+def test_the_command_checks_the_version_of_python(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 2, "final", 0))
@@ -48,8 +48,8 @@ def test_the_line_of_an_old_python_does_not_need_one(
 
 
 @pytest.mark.varies("a start of the real server, a completion over HTTP, and how SIGTERM ends it")
-def test_a_home_that_cannot_be_written_is_told_and_served_from() -> None:
-    """Not even root makes files in /sys. A supervisor ends the server cleanly."""
+def test_a_read_only_home_is_reported_and_the_server_starts() -> None:
+    """Not even root can make files in /sys."""
     home = {"HOME": "/sys", "XDG_CACHE_HOME": "/sys/cache", "HF_HOME": ""}
     with serve("--max-model-len", "64", "--max-num-seqs", "1", environ=home) as running:
         [note] = [line for line in running.output if "note:" in line]
@@ -62,7 +62,7 @@ def test_a_home_that_cannot_be_written_is_told_and_served_from() -> None:
     assert "--cache-dir names another directory" in note
 
 
-def test_a_model_of_the_hub_without_a_network_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_model_of_the_hub_without_a_network_gives_one_line(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "dragoman", "serve", "some-org/some-model", "--port", "0"],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
@@ -75,7 +75,7 @@ def test_a_model_of_the_hub_without_a_network_is_told_in_a_line(tmp_path: Path) 
 
 
 @pytest.mark.full("a self-test of the bundled model in a process of its own")
-def test_two_gigabytes_of_memory_are_enough_for_the_bundled_model() -> None:
+def test_two_gigabytes_of_memory_suffice_for_the_bundled_model() -> None:
     """As a process that may map no more: its libraries, its weights and its cache are within.
 
     How fast steps are is measured as well, and says little beside the other tests: every answer is asserted, no duration.

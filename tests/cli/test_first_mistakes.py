@@ -1,4 +1,4 @@
-"""Mistakes that people make at their first starts: each is told in a line that says what is wrong, and what helps."""
+"""Mistakes at a first start: each is reported in one line, with advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that the command writes before it gives up."""
+    """The only line that the refused command writes."""
     assert main(list(words)) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -44,7 +44,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("--model-store none", "must be a directory that holds at least one model; there is no directory of that name"),
     ],
 )
-def test_what_is_no_model_is_told_before_anything_is_loaded(
+def test_a_path_without_a_model_is_reported_before_loading(
     words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
@@ -53,7 +53,7 @@ def test_what_is_no_model_is_told_before_anything_is_loaded(
 
 
 def refusal(model: Path | None = None, **options: Value) -> str:
-    """What is said of a model, or an option, that cannot be served."""
+    """The error for a model, or an option, that cannot be served."""
     with pytest.raises((ConfigError, ModelError)) as caught:
         LLM(model, **options)  # type: ignore[arg-type]  # an option of the table, not `progress`
     assert "\n" not in str(caught.value)
@@ -68,20 +68,20 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
+def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     says = refusal(tmp_path / "new")
     assert says == f"{tmp_path}/new is not a model: there is neither config.json nor a GGUF file in it; it is empty"
 
 
-def test_a_directory_with_other_things_tells_which(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_names_its_contents(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     for name in ("a.py", "b.py", "c.py", "d.py", "e.py", "f.py"):
         (tmp_path / "sources" / name).touch()
     assert refusal(tmp_path / "sources").endswith("it holds a.py, b.py, c.py, d.py, e.py, ...")
 
 
-def test_a_broken_config_is_named_and_not_another_file(model: Path) -> None:
+def test_a_broken_config_is_named_as_the_only_problem(model: Path) -> None:
     (model / "config.json").write_text('{"architectures": [', encoding="utf-8")
     assert refusal(model).startswith(f"{model}/config.json is not valid JSON: ")
 
@@ -93,7 +93,7 @@ def test_a_broken_tokenizer_is_named(model: Path) -> None:
     assert says.endswith("; fetch it again from the model's source")
 
 
-def test_a_gguf_that_is_none_is_named_once(tmp_path: Path) -> None:
+def test_a_broken_gguf_is_named_once(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUFxx")
     assert refusal(path).startswith(f"{path} is not a readable GGUF file: ")
@@ -110,19 +110,19 @@ def test_a_gguf_that_is_none_is_named_once(tmp_path: Path) -> None:
     ],
     ids=["lfs", "half"],
 )
-def test_weights_that_did_not_arrive_say_how_to_bring_them(model: Path, content: bytes | None, says: str) -> None:
+def test_missing_weights_name_the_command_that_brings_them(model: Path, content: bytes | None, says: str) -> None:
     path = model / "model.safetensors"
     path.write_bytes(content or path.read_bytes()[:100_000])
     assert refusal(model).endswith(says)
 
 
-def test_a_model_without_weights_says_where_they_come_from(model: Path) -> None:
+def test_a_model_without_weights_names_their_source(model: Path) -> None:
     (model / "model.safetensors").unlink()
     assert "holds no *.safetensors file" in refusal(model)
     assert "`dragoman pull ORG/NAME`" in refusal(model)
 
 
-def test_another_architecture_is_told_with_what_serves_it(model: Path) -> None:
+def test_an_unsupported_architecture_names_an_engine_for_it(model: Path) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchForCausalLM"]}), encoding="utf-8")
     says = refusal(model)
@@ -132,7 +132,7 @@ def test_another_architecture_is_told_with_what_serves_it(model: Path) -> None:
     assert "LlamaForCausalLM" in says
 
 
-def test_a_template_that_is_a_misspelt_file_is_not_taken_for_a_template() -> None:
+def test_a_misspelt_template_file_is_not_a_template() -> None:
     says = refusal(chat_template="./chat-template.jinja")
     assert says.startswith(
         "chat_template=./chat-template.jinja (argument of LLM): must be a file or a Jinja template; "
@@ -147,15 +147,15 @@ def test_a_template_file_that_does_not_compile_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_code_is_looked_for_where_one_is_only_if_its_name_was_typed_there(tmp_path: Path) -> None:
+def test_entry_points_are_not_searched_in_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('read')\n", encoding="utf-8")
     assert refusal(entry_point="mine.py").endswith("there is none of that name")
 
 
-def test_every_usual_name_of_a_model_is_heeded(
+def test_every_usual_flag_for_a_model_names_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What nobody heeds would have the demo model served in the place of the one that was asked for."""
+    """An ignored name would have the demo model served instead."""
     ways = [["/missing"], ["--model", "/missing"], ["--model=/missing"], ["-m", "/missing"], ["--model-id", "/missing"]]
     for words in ways:
         assert main(["config", *words]) == 2, words
@@ -169,7 +169,7 @@ def test_every_usual_name_of_a_model_is_heeded(
     assert "one model at most may be named" in capsys.readouterr().err
 
 
-def test_a_list_of_models_behind_m_is_still_lmis(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_models_after_m_is_lmis(capsys: pytest.CaptureFixture[str]) -> None:
     demo = str(demo_model_dir())
     for words, names in ((["-m", f"a={demo}"], ["a"]), (["-m", f"a={demo}", f"b={demo}"], ["a", "b"])):
         assert main(["config", *words]) == 0
@@ -178,14 +178,14 @@ def test_a_list_of_models_behind_m_is_still_lmis(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("command", ["serve", "config", "doctor", "chat", "selftest"])
-def test_a_path_that_the_system_refuses_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_path_gives_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "/" + "x" * 300]) == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "File name too long; check the path" in told
 
 
-def test_memory_that_does_not_suffice_is_one_line(tmp_path: Path) -> None:
+def test_too_little_memory_gives_one_line(tmp_path: Path) -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20)); import dragoman.cli as cli; "
     )
@@ -199,10 +199,10 @@ def test_memory_that_does_not_suffice_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_model_lacks_is_told_before_it_is_built(
+def test_missing_parts_of_a_model_are_reported_before_it_is_built(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each with what to do; building a large model takes minutes."""
+    """Building a large model takes minutes."""
 
     def built(*_: object) -> None:
         raise AssertionError("the model is built")
@@ -229,7 +229,7 @@ def test_what_a_model_lacks_is_told_before_it_is_built(
 SAMPLED_OR_OFF = ("default_temperature 0.5 ", "default_seed 7 ", "slots false ", "playground false ")
 
 
-def test_words_of_other_programs_are_understood_or_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_other_programs_run_or_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "--ctx-size",
         "64",
@@ -278,7 +278,7 @@ def test_words_of_other_programs_are_understood_or_answered(capsys: pytest.Captu
         assert "http://127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_a_secret_on_the_command_line_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_on_the_command_line_is_refused_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--api-key", "hush-hush"], ["--api-key=hush-hush"]):
         assert main(["serve", *words]) == 2
         told = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the command imports before it does anything: help, versions and mistakes must not wait for what they do not need.
+"""The imports of the command: help, versions and mistakes must not wait for heavy packages.
 
 Counted in modules, which are the same on every machine, and not in milliseconds.
 """
@@ -16,7 +16,7 @@ HEAVY = {
     "PIL", "prometheus_client", "prompt_toolkit", "requests", "rich", "safetensors", "tokenizers", "uvicorn", "uvloop",
     "xxhash", "yaml",
 }  # fmt: skip
-"""What takes from tens of milliseconds to seconds to import."""
+"""Packages that take from tens of milliseconds to seconds to import."""
 
 MOST_OF_OURS = 12  # modules of dragoman; three are needed
 
@@ -31,7 +31,7 @@ json.dump(sorted(sys.modules), sys.stdout)
 
 
 def imported(*words: str) -> set[str]:
-    """The modules that are there after the command ran in a process of its own."""
+    """The modules loaded by the command, in a separate process."""
     command = [sys.executable, "-c", _ASK, json.dumps(words)]
     return set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout))
 
@@ -41,7 +41,7 @@ def ours(modules: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("word", ["--help", "--version", "sevre"])
-def test_help_versions_and_mistakes_import_next_to_nothing(word: str) -> None:
+def test_help_versions_and_mistakes_import_almost_nothing(word: str) -> None:
     modules = imported(word)
     assert modules & HEAVY == set()
     assert len(ours(modules)) <= MOST_OF_OURS
@@ -56,7 +56,7 @@ def test_the_help_of_a_command_imports_no_model_code(command: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["serve", "--prot", "80"], ["serve", "./no-such-directory"]], ids=" ".join)
-def test_a_mistake_in_the_options_is_told_before_anything_is_loaded(words: list[str]) -> None:
+def test_a_mistake_in_the_options_is_reported_without_heavy_imports(words: list[str]) -> None:
     assert imported(*words) & HEAVY == set()
 
 

@@ -1,4 +1,4 @@
-"""The command as a newcomer meets it, before any model is loaded."""
+"""The command before any model is loaded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_installed_command_answers_help_and_version() -> None:
     assert result.stdout.endswith(options_help() + "\n")
 
 
-def test_help_lists_the_common_options_and_names_the_way_to_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_common_options_and_names_help_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help"]) == 0
     text = capsys.readouterr().out
     assert 15 <= len([line for line in text.splitlines() if line.startswith("  --")]) <= 24
@@ -86,7 +86,7 @@ def test_config_docs_prints_the_options_page(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("subcommand", ["serve", "config"])
-def test_every_problem_is_one_line_and_nothing_starts(subcommand: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_is_one_line_and_no_server_starts(subcommand: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([subcommand, "--prot", "1", "--dtype", "int3"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -97,6 +97,6 @@ def test_every_problem_is_one_line_and_nothing_starts(subcommand: str, capsys: p
     ]
 
 
-def test_a_line_with_a_bad_form_is_refused_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_command_line_is_refused_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--port"]) == 2
     assert capsys.readouterr().err == "dragoman: --port (command line): must be followed by a value\n"

@@ -10,14 +10,14 @@ from dragoman.cli.progress import ProgressDisplay
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock set by a test."""
 
     now = 0.0
 
@@ -46,11 +46,11 @@ def show(stream: io.StringIO, clock: Clock) -> str:
     return stream.getvalue()
 
 
-def test_without_a_terminal_each_stage_is_one_plain_line_with_its_time(clock: Clock) -> None:
+def test_without_a_terminal_each_stage_is_one_line_with_its_time(clock: Clock) -> None:
     assert show(io.StringIO(), clock) == "  building: 2.5 s\n  compiling: 1.5 s\n"
 
 
-def test_on_a_terminal_the_running_stage_is_redrawn_but_not_too_often(clock: Clock) -> None:
+def test_on_a_terminal_the_running_stage_is_redrawn_not_too_often(clock: Clock) -> None:
     clear = "\r\x1b[K"
     assert show(Terminal(), clock) == (
         f"{clear}  building ...{clear}  building ...  50%{clear}  building: 2.5 s\n"
@@ -58,7 +58,7 @@ def test_on_a_terminal_the_running_stage_is_redrawn_but_not_too_often(clock: Clo
     )
 
 
-def test_a_long_stage_tells_how_long_it_takes_on(clock: Clock) -> None:
+def test_a_long_stage_shows_the_time_left(clock: Clock) -> None:
     stream = Terminal()
     display = ProgressDisplay(stream, clock, "m")
     for at, fraction in ((0.0, 0.0), (4.0, 0.2), (10.0, 0.25), (20.0, 1.0)):

@@ -87,14 +87,14 @@ def test_pull_prints_the_directory_and_one_line_of_progress(environ: dict[str, s
         (("org/name", "--gguf"), "--gguf (command line): must be followed by a value"),
     ],
 )
-def test_words_that_mean_nothing_are_named(words: tuple[str, ...], told: str, environ: dict[str, str]) -> None:
+def test_malformed_words_of_pull_are_named(words: tuple[str, ...], told: str, environ: dict[str, str]) -> None:
     code, out, errors = run_pull(environ, *words)
     assert (code, out) == (2, "")
     assert errors.startswith("dragoman: ")
     assert told in errors
 
 
-def test_a_failed_pull_is_one_line(environ: dict[str, str]) -> None:
+def test_a_failed_pull_gives_one_line(environ: dict[str, str]) -> None:
     code, out, errors = run_pull(environ, "org/name", "--gguf", "Q4_0")
     assert (code, out) == (1, "")
     assert (
@@ -102,7 +102,7 @@ def test_a_failed_pull_is_one_line(environ: dict[str, str]) -> None:
     )
 
 
-def test_models_lists_what_is_here(hub: FakeHub, environ: dict[str, str], tmp_path: Path) -> None:
+def test_models_lists_the_models_of_this_machine(hub: FakeHub, environ: dict[str, str], tmp_path: Path) -> None:
     hub.add("org/other", {**FILES, "model.safetensors": bytes(9000)})
     hub.breaks["model.safetensors"] = [0] * 90
     run_pull(environ, "org/other")
@@ -125,7 +125,7 @@ def test_models_lists_what_is_here(hub: FakeHub, environ: dict[str, str], tmp_pa
     assert any(row.startswith("demo bundled llama safetensors") for row in rows)
 
 
-def test_json_has_the_same(environ: dict[str, str]) -> None:
+def test_json_has_the_same_models(environ: dict[str, str]) -> None:
     run_pull(environ, "org/name")
     found = listed(environ)["org/name"]
     assert (found["family"], found["format"], found["missing"]) == ("llama", "safetensors, awq", "")
@@ -159,7 +159,7 @@ def test_rm_without_a_terminal_needs_yes(environ: dict[str, str]) -> None:
     assert errors.endswith("--yes says so\n")
 
 
-def test_rm_of_what_is_not_here_is_told(environ: dict[str, str]) -> None:
+def test_rm_of_a_missing_model_is_refused(environ: dict[str, str]) -> None:
     code, _, errors = run_models(environ, "rm", "org/none", "--yes")
     assert code == 1
     assert errors.startswith("dragoman: org/none: not in the hub's cache")
@@ -188,7 +188,7 @@ def test_rm_kept_removes_graphs_and_archives(environ: dict[str, str], tmp_path: 
 
 
 @pytest.mark.parametrize("words", [("remove",), ("rm",), ("rm", "a", "b"), ("--yes",), ("rm", "a", "--json")])
-def test_words_of_models_that_mean_nothing_are_named(words: tuple[str, ...], environ: dict[str, str]) -> None:
+def test_malformed_words_of_models_are_named(words: tuple[str, ...], environ: dict[str, str]) -> None:
     assert run_models(environ, *words)[0] == 2
 
 
@@ -201,16 +201,14 @@ def config_of(environ: Mapping[str, str], model: str, tmp_path: Path, **more: st
     return resolve(givens, environ, tmp_path)
 
 
-def test_a_model_of_the_hub_has_both_its_names(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_model_of_the_hub_has_both_names(environ: dict[str, str], tmp_path: Path) -> None:
     _, path, _ = run_pull(environ, "org/name")
     config = resolve([Given("MODEL_DIR", "option.model_id", "org/name", "command line")], environ, tmp_path)
     assert (str(config.model_dir), config.model.name) == (path.strip(), ("name", "org/name"))
     assert resolve([], {**environ, "HF_MODEL_ID": "org/name"}, tmp_path).model_dir == config.model_dir
 
 
-def test_a_directory_goes_before_the_hub(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_precedes_the_hub(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_pull(environ, "org/name")
     (tmp_path / "org" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -229,11 +227,11 @@ def test_a_properties_file_may_name_a_model_of_the_hub(environ: dict[str, str], 
         assert (config.directory, str(config.model_dir)) == (directory, path.strip())
 
 
-def test_what_is_not_here_is_refused_with_the_command(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_model_is_refused_with_the_pull_command(environ: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"MODEL_DIR=org/none \(command line\): .*`dragoman pull org/none` brings it"):
         config_of(environ, "org/none", tmp_path)
 
 
-def test_a_revision_of_a_directory_is_noted(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_revision_for_a_directory_is_noted(environ: dict[str, str], tmp_path: Path) -> None:
     config = resolve([Given("revision", "option.revision", "v1", "command line")], environ, tmp_path)
     assert config.notices == (f"revision=v1 (command line): no effect; {tmp_path} is no model of the hub",)

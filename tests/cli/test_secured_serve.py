@@ -40,7 +40,7 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 def status(server: ServerProcess, context: ssl.SSLContext, key: str) -> int:
-    """What a client with that key is answered, 0 = it does not trust the server."""
+    """The status for a client with that key, 0 = the client does not trust the server."""
     try:
         url = f"{server.base_url}/v1/models"
         return httpx.get(url, headers={"x-api-key": key}, verify=context, timeout=PATIENCE_S).status_code
@@ -48,7 +48,7 @@ def status(server: ServerProcess, context: ssl.SSLContext, key: str) -> int:
         return 0
 
 
-def test_keys_and_certificates_are_read_anew_on_sighup(store: tuple[str, ...], tmp_path: Path) -> None:
+def test_keys_and_certificates_are_reloaded_on_sighup(store: tuple[str, ...], tmp_path: Path) -> None:
     keys, certificate = tmp_path / "keys", tmp_path / "cert.pem"
     old, new = trustme.CA(), trustme.CA()
     keys.write_text("old", encoding="utf-8")
@@ -69,7 +69,7 @@ def test_keys_and_certificates_are_read_anew_on_sighup(store: tuple[str, ...], t
 
 
 @pytest.mark.full("a start for a line of the log, which is asked for below without one")
-def test_a_server_that_anybody_reaches_says_so(store: tuple[str, ...]) -> None:
+def test_a_server_open_to_other_machines_warns(store: tuple[str, ...]) -> None:
     with serve(*store, "--host", "0.0.0.0") as server:
         assert server.terminate() == 0
     assert "anybody who reaches 0.0.0.0 may use this server" in "".join(server.output)
@@ -91,7 +91,7 @@ def configured(*words: str) -> Config:
         ("", ""),
     ],
 )
-def test_an_open_server_on_other_addresses_says_so(words: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_names_the_open_address(words: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
     warn_if_open(configured(*words.split()))
     assert len(caplog.messages) == bool(told)
     assert all(told in message for message in caplog.messages)
@@ -102,12 +102,12 @@ def test_an_open_server_on_other_addresses_says_so(words: str, told: str, caplog
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
      ("192.168.0.1", False), ("example.org", False), ("127.0.0.1,::1", True), ("localhost,192.168.0.1", False)],
 )  # fmt: skip
-def test_which_addresses_only_this_machine_reaches(host: str, is_it: bool) -> None:
+def test_local_addresses_are_recognised(host: str, is_it: bool) -> None:
     assert ServerSettings(host=host).is_local is is_it
 
 
 def begin(*words: str) -> None:
-    """What a start looks at before it listens."""
+    """Check the configuration as a start does before it listens."""
     config = configured(*words)
     server_config(config)
     tls_of(config)
@@ -135,7 +135,7 @@ def begin(*words: str) -> None:
         ("--open-scopes all", "must be any of inference, metrics, management, debug"),
     ],
 )
-def test_what_would_not_protect_stops_the_start(words: str, told: str) -> None:
+def test_ineffective_protection_stops_the_start(words: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         begin(*words.split())
     assert told in str(caught.value)
@@ -151,5 +151,5 @@ def test_a_key_file_without_keys_stops_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["--rate-limit-tokens 5", "--open-scopes metrics", "--cors-allow-credentials"])
-def test_what_does_nothing_without_keys_or_origins_is_told(words: str) -> None:
+def test_options_without_effect_without_keys_or_origins_are_noted(words: str) -> None:
     assert f"{words.split()[0]}=" in "".join(configured(*words.split()).notices)

@@ -25,7 +25,7 @@ from tests.support.server_process import ServerProcess, serve
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the demo model with an operator's own files beside it."""
+    """A copy of the demo model with files of an operator."""
     directory = tmp_path_factory.mktemp("models") / "own-model"
     shutil.copytree(demo_model_dir(), directory)
     (directory / "serving.properties").write_text(
@@ -49,7 +49,7 @@ def call(server: ServerProcess, path: str, body: object, key: str = "first-key")
     return httpx.post(f"{server.base_url}{path}", json=body, headers=headers, timeout=60)
 
 
-def test_the_files_options_act_and_the_files_value_goes_before_the_variable(server: ServerProcess) -> None:
+def test_the_files_options_act_and_precede_variables(server: ServerProcess) -> None:
     answer = call(server, "/invocations", {"inputs": "Hello", "parameters": {"max_new_tokens": 3}})
     assert answer.status_code == 200
     assert isinstance(answer.json(), list), "tgi_compat makes it a list"
@@ -57,13 +57,13 @@ def test_the_files_options_act_and_the_files_value_goes_before_the_variable(serv
     assert models["data"][0]["max_model_len"] == 128
 
 
-def test_a_variable_acts_where_the_file_is_silent(server: ServerProcess) -> None:
+def test_a_variable_acts_without_an_option_in_the_file(server: ServerProcess) -> None:
     answer = call(server, "/v1/completions", {"model": "own-model", "prompt": "Hi", "n": 3})
     assert answer.status_code == 400
     assert "2" in answer.json()["error"]["message"]
 
 
-def test_the_cache_has_the_size_that_was_asked_for(server: ServerProcess) -> None:
+def test_the_cache_has_the_requested_size(server: ServerProcess) -> None:
     samples = server.metrics("first-key")
     bytes_per_block = 32 * 2 * 2 * 64 * 2 * 6  # tokens, keys and values, heads, head size, bf16, layers
     assert samples["dragoman_kv_blocks"] <= 0.01 * 1024**3 / bytes_per_block * 2  # u8 or bf16, never f32
@@ -71,28 +71,28 @@ def test_the_cache_has_the_size_that_was_asked_for(server: ServerProcess) -> Non
 
 
 @pytest.mark.parametrize("key", ["first-key", "second-key", "third-key"])
-def test_every_given_key_opens(server: ServerProcess, key: str) -> None:
+def test_every_key_is_accepted(server: ServerProcess, key: str) -> None:
     assert call(server, "/v1/completions", {"prompt": "Hi", "max_tokens": 1}, key).status_code == 200
 
 
-def test_without_a_key_nothing_is_generated(server: ServerProcess) -> None:
+def test_calls_without_a_key_are_refused(server: ServerProcess) -> None:
     assert call(server, "/v1/completions", {"prompt": "Hi"}, "wrong").status_code == 401
 
 
-def test_what_has_no_effect_is_reported_once(server: ServerProcess) -> None:
+def test_options_without_effect_are_reported_once(server: ServerProcess) -> None:
     notes = [line for line in server.output if "note:" in line]
     assert len(notes) == 1
     assert "option.tensor_parallel_degree=4" in notes[0]
     assert "line 4): no effect here; the model runs on the CPU" in notes[0]
 
 
-def test_loading_stages_are_plain_lines_and_the_block_comes_after_them(server: ServerProcess) -> None:
+def test_loading_stages_are_plain_lines_before_the_banner(server: ServerProcess) -> None:
     text = "".join(server.output)
     assert "\x1b" not in text
     assert text.index("  own-model: compiling: ") < text.index("serves own-model at http://127.0.0.1:")
 
 
-def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
+def test_the_line_to_copy_works(server: ServerProcess) -> None:
     found = re.search(r"\n  (curl .*\\\n.*)\n", "".join(server.output))
     assert found is not None
     command = found[1].replace("YOUR_KEY", "first-key").replace("curl ", "curl -s -f ", 1)
@@ -100,7 +100,7 @@ def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
     assert '"choices"' in result.stdout
 
 
-def test_a_server_may_begin_without_a_model(tmp_path: Path) -> None:
+def test_a_server_can_start_without_a_model(tmp_path: Path) -> None:
     with serve("--load-models", "NONE", "--model-store", str(tmp_path)) as running:
         assert "serves no model yet" in "".join(running.output)
         assert str(tmp_path) in "".join(running.output)
@@ -114,7 +114,7 @@ def test_a_server_may_begin_without_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.varies("a start of the real server, a completion over HTTP, and how a signal ends it")
 def test_lmis_own_command_line_serves_a_packed_model(tmp_path: Path) -> None:
-    """`-f` with LMI's config.properties, and a store with an archive: as an operator brings them along from LMI.
+    """`-f` with LMI's config.properties, and a store with an archive.
 
     SIGINT ends it cleanly.
     """
@@ -155,7 +155,7 @@ def failing(*words: str) -> str:
 
 
 @pytest.mark.varies("the exit code, and an error of the system in its own words")
-def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+def test_a_taken_port_gives_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = failing("--port", str(port)).splitlines()[-1]
@@ -166,16 +166,16 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
 
 
 @pytest.mark.full("as the length that does not fit below; test_first_mistakes.py has the message")
-def test_a_directory_without_a_model_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_gives_one_line(tmp_path: Path) -> None:
     assert f"{tmp_path} is not a model: there is neither config.json nor a GGUF file in it" in failing(str(tmp_path))
 
 
-def test_an_option_that_does_not_fit_the_model_is_told_in_one_line() -> None:
+def test_an_option_that_does_not_fit_the_model_gives_one_line() -> None:
     message = failing("--max-model-len", "999999")
     assert "--max-model-len=999999 (command line): must be at most 2048, the model's context length" in message
 
 
-def test_what_follows_a_dead_engine_is_the_operators_choice(tmp_path: Path) -> None:
+def test_options_set_the_reaction_to_a_dead_engine(tmp_path: Path) -> None:
     line = "--on-engine-failure restart-then-exit --max-engine-restarts 5 --engine-restart-window 60"
     assert failure_policy(resolve(read_arguments(line.split()).givens, {}, tmp_path)) == FailurePolicy(
         "restart-then-exit", 5, 60.0

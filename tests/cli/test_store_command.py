@@ -1,4 +1,4 @@
-"""`dragoman store`: what it tells of the prompts on disk, and what it deletes."""
+"""`dragoman store`: lists, verifies and deletes prompts on disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
     return code, out, err
 
 
-def test_it_lists_each_model(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_each_model(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = told(capsys, "--prefix-store-dir", directory)
     rows = [line.split() for line in out.splitlines()]
     assert (code, err) == (0, "")
@@ -52,16 +52,14 @@ def test_it_lists_each_model(directory: Path, capsys: pytest.CaptureFixture[str]
     assert by_model["large"]["until_s"] == 0 < time.time() < by_model["small"]["until_s"]
 
 
-def test_the_environment_names_the_directory_as_it_does_for_a_server(
+def test_the_environment_names_the_directory_as_for_a_server(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTION_PREFIX_STORE_DIR", str(directory))
     assert "large" in told(capsys)[1]
 
 
-def test_trimming_leaves_what_was_used_last_and_emptying_nothing(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trim_keeps_the_last_used_and_empty_keeps_nothing(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = told(capsys, "trim", "--to-gb", 0.000006, "--prefix-store-dir", directory)
     assert (code, err) == (0, "")
     assert out.startswith("deleted ")
@@ -72,7 +70,7 @@ def test_trimming_leaves_what_was_used_last_and_emptying_nothing(
     assert not list(directory.glob("*.blocks"))
 
 
-def test_verifying_names_what_is_damaged(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_damaged_blocks(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = told(capsys, "verify", "--prefix-store-dir", directory)
     assert (code, err) == (0, "")
     assert "16 blocks" in out
@@ -94,7 +92,7 @@ def test_where_nothing_is_kept_that_is_told(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "none").exists()
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "letters.txt").write_text("dear", encoding="utf-8")
     code, out, err = told(capsys, "empty", "--prefix-store-dir", tmp_path)
     assert (code, out) == (1, "")

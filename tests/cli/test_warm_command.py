@@ -1,4 +1,4 @@
-"""`dragoman warm` as somebody runs it: what it computes, what it tells, what it refuses."""
+"""`dragoman warm`: what it computes, reports and refuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def numbers(line: str) -> list[int]:
     return [int(found[1]), int(found[2])]
 
 
-def test_what_was_computed_once_is_found_by_the_next_run(
+def test_the_next_run_finds_computed_prompts(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = ("--prefix-store-gb", 0.2, "--prefix-store-dir", tmp_path / "store")
@@ -87,7 +87,7 @@ def test_where_nothing_is_kept_that_is_told(
         ([], "--key: required, because each key finds only its own prompts: must be one of alice, bob"),
     ],
 )
-def test_keys_are_named_where_there_are_several(
+def test_several_keys_must_be_named(
     words: list[str], problem: str, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = tmp_path / "keys"

@@ -1,4 +1,4 @@
-"""Model archives: what is in them is found, and nothing lands anywhere else."""
+"""Model archives are unpacked completely, and only into their directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = {"config.json": "{}", "serving.properties": "option.max_model_len=64"}
 
 
 def pack(path: Path, files: Mapping[str, str] = FILES) -> Path:
-    """An archive of these names and texts, of the kind that its name says."""
+    """An archive of these files, in the format of its name."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as packed:
             for name, text in files.items():
@@ -43,19 +43,19 @@ def contents(directory: Path) -> dict[str, str]:
 
 
 @table("suffix", SUFFIXES)
-def test_an_archive_becomes_the_directory_that_was_packed(suffix: str, tmp_path: Path) -> None:
+def test_an_archive_unpacks_to_the_packed_directory(suffix: str, tmp_path: Path) -> None:
     archive = pack(tmp_path / f"my.model{suffix}", {**FILES, "sub/file": "x"})
     directory = unpack(archive, tmp_path / "cache")
     assert contents(directory) == {**FILES, "sub/file": "x"}
     assert archive_stem(archive) == "my.model"
 
 
-def test_a_single_directory_in_it_is_the_model(tmp_path: Path) -> None:
+def test_a_single_directory_in_an_archive_is_the_model(tmp_path: Path) -> None:
     archive = pack(tmp_path / "a.zip", {f"llama/{name}": text for name, text in FILES.items()})
     assert contents(unpack(archive, tmp_path / "cache")) == FILES
 
 
-def test_it_is_unpacked_once_until_it_changes(tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_once_until_it_changes(tmp_path: Path) -> None:
     archive = pack(tmp_path / "a.tar.gz")
     first = unpack(archive, tmp_path / "cache")
     (first / "mark").touch()
@@ -65,7 +65,7 @@ def test_it_is_unpacked_once_until_it_changes(tmp_path: Path) -> None:
 
 
 def in_zip(path: Path, kind: int) -> None:
-    """An archive of one member of that kind, and what belongs to it."""
+    """An archive with one member of that kind, and what it needs."""
     with zipfile.ZipFile(path, "w") as packed:
         member = zipfile.ZipInfo("link")
         member.external_attr = (kind | 0o777) << 16
@@ -128,7 +128,7 @@ UNSAFE: Mapping[str, Callable[[Path], object]] = {
 
 
 @table("name", UNSAFE)
-def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_an_unsafe_or_broken_archive_is_refused_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     UNSAFE[name](tmp_path / name)
     with pytest.raises(ArchiveError) as caught:
         unpack(tmp_path / name, tmp_path / "in" / "cache")
@@ -139,9 +139,7 @@ def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name
 
 
 @table("name", ["bomb.zip", "bomb.tar.gz"])
-def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_larger_than_the_disk_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     archive = pack(tmp_path / name, {"small": "x", "large": "0" * 5000})
@@ -150,7 +148,7 @@ def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_nobody_else_can_have_unpacked_it(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     directory = unpack(pack(tmp_path / "a.tar"), cache)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (cache, directory)} == {0o700}
@@ -181,7 +179,7 @@ def store(tmp_path: Path) -> Path:
     return directory
 
 
-def test_archives_in_a_store_are_models_beside_directories(store: Path, tmp_path: Path) -> None:
+def test_archives_in_a_store_are_models_like_directories(store: Path, tmp_path: Path) -> None:
     one, two = given(tmp_path, f"--model-store {store} --cache-dir {tmp_path}/cache")
     assert (one.name, two.name) == ("a", "b")
     assert two.model.max_model_len == 64
@@ -197,12 +195,12 @@ def test_an_archive_can_be_listed_by_its_path(store: Path, tmp_path: Path) -> No
     assert one.directory.is_relative_to(tmp_path / "home" / "dragoman" / "archives")
 
 
-def test_an_archive_in_the_place_of_the_model_directory_is_told_where_it_belongs(store: Path, tmp_path: Path) -> None:
+def test_an_archive_as_model_directory_names_the_right_option(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="an archive is served with --load-models"):
         given(tmp_path, f"{store}/b.tar.gz")
 
 
-def test_a_bad_archive_stops_the_start_and_tells_who_named_it(store: Path, tmp_path: Path) -> None:
+def test_a_bad_archive_stops_the_start_and_names_its_option(store: Path, tmp_path: Path) -> None:
     (store / "c.zip").write_bytes(b"no archive")
     with pytest.raises(ConfigError) as caught:
         given(tmp_path, f"-s {store} --cache-dir {tmp_path}/cache")

@@ -22,19 +22,19 @@ def test_a_word_names_a_bundled_model(word: str, tmp_path: Path, monkeypatch: py
     assert (config.model_dir, config.name) == (BUNDLED[word], word)
 
 
-def test_a_directory_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_that_name_precedes_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo-vision").mkdir()
     assert resolve(named("demo-vision"), {}, demo_model_dir()).model_dir == Path("demo-vision")
 
 
-def test_the_environment_may_name_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_name_a_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = resolve([], {"HF_MODEL_ID": "demo-vision"}, demo_model_dir())
     assert config.model_dir == BUNDLED["demo-vision"]
 
 
-def test_both_are_served_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_bundled_models_are_served_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = [Given("--load-models", "load_models", "demo,demo-vision", "command line")]
     models = resolve_all(given, {}, demo_model_dir(), tmp_path / "none").models

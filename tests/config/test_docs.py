@@ -19,7 +19,7 @@ def test_the_committed_page_is_the_generated_one() -> None:
 
 
 @table("option", OPTIONS, ids=lambda option: option.name)
-def test_page_and_help_tell_every_option(option: Option) -> None:
+def test_page_and_help_have_every_option(option: Option) -> None:
     page = options_page()
     assert option.variable in page
     assert option.row.help in page
@@ -40,7 +40,7 @@ def test_an_option_takes_the_zero_that_its_help_explains() -> None:
         assert option.row.kind.parse("0") == 0, option.name
 
 
-def test_the_page_tells_why_other_servers_options_do_nothing() -> None:
+def test_the_page_explains_options_of_other_servers() -> None:
     rows = [line for line in options_page().splitlines() if line.startswith("| ")]
     for one in FOREIGN_OPTIONS:
         assert any(row.startswith(f"| {one.reason} | ") and f"`{one.key}`" in row for row in rows), one.key
@@ -51,7 +51,7 @@ def test_help_fits_a_terminal() -> None:
     assert max(len(line) for line in options_help().splitlines()) <= HELP_WIDTH
 
 
-def test_no_name_stands_for_two_options_except_an_address() -> None:
+def test_each_name_is_of_one_option_except_an_address() -> None:
     names = [name for option in OPTIONS for name in (option.key, *(alias.name for alias in option.row.keys)) if name]
     names += [one.key for one in FOREIGN_OPTIONS]
     assert {name for name in names if names.count(name) > 1} == {"inference_address"}

@@ -1,4 +1,4 @@
-"""Options that are for an engine alone: who takes them, what is said of the others, and which engine LMI's names choose."""
+"""Options of one engine, notices on those of other engines, and the engine that LMI's names choose."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def given(**options: str) -> Config:
     return resolve(givens, {}, demo_model_dir())
 
 
-def test_vllms_arguments_reach_vllm_with_their_sources_and_nobody_says_they_do_nothing() -> None:
+def test_vllms_arguments_reach_vllm_with_their_sources_without_notices() -> None:
     config = given(option__engine="vllm", option__tensor_parallel_degree="2", option__swap_spice="4", option__seed="1")
     assert config.engine_options == {"tensor_parallel_degree": "2", "swap_spice": "4", "seed": "1"}
     assert config.notices == ()
     assert config.cite("swap_spice") == "--option__swap_spice=4 (command line)"
 
 
-def test_flags_that_nobody_here_knows_are_vllms_too() -> None:
+def test_unknown_flags_go_to_vllm_too() -> None:
     givens = [
         Given("--engine", "option.engine", "vllm", LINE),
         Given("--max-num-queued-reqs", "max_num_queued_reqs", "9", LINE),
@@ -38,7 +38,7 @@ def test_flags_that_nobody_here_knows_are_vllms_too() -> None:
     assert resolve(givens, {}, demo_model_dir()).engine_options == {"max_num_queued_reqs": "9"}
 
 
-def test_without_vllm_they_do_nothing_or_are_mistakes_as_ever() -> None:
+def test_without_vllm_its_arguments_have_no_effect_or_are_mistakes() -> None:
     config = given(option__tensor_parallel_degree="2")
     assert config.engine_options == {}
     assert "no effect here" in config.notices[0]
@@ -46,14 +46,14 @@ def test_without_vllm_they_do_nothing_or_are_mistakes_as_ever() -> None:
         given(option__swap_spice="4")
 
 
-def test_options_of_replicas_and_of_their_address_are_for_those_whom_they_concern() -> None:
+def test_options_of_replicas_and_of_their_address_are_noted_elsewhere() -> None:
     behind = given(option__engine="ray", option__ray_application="engines", option__dtype="f32")
     assert ["--option__dtype=f32" in notice for notice in behind.notices] == [True]
     alone = given(option__ray_application="engines")
     assert ["Ray is asked with option.engine=ray only" in notice for notice in alone.notices] == [True]
 
 
-def test_who_ends_reasoning_is_told_what_an_operator_says_of_it() -> None:
+def test_options_about_reasoning_are_noted_for_engines_that_end_it() -> None:
     said = {"option__reasoning_budget_message": "Enough.", "option__reasoning_repetition_detection": "off"}
     assert given(**said, option__engine="ray", option__ray_application="engines").notices == ()
     for engine, more in (("vllm", {}), ("remote", {"option__upstream": "http://a:1"})):
@@ -71,7 +71,7 @@ def test_an_engine_that_does_not_shift_contexts_says_so() -> None:
             assert told == (is_wanted and engine != "rolling")
 
 
-def test_the_highest_source_wins(tmp_path: Path) -> None:
+def test_the_highest_source_of_an_engine_option_wins(tmp_path: Path) -> None:
     (tmp_path / "serving.properties").write_text(
         "option.engine=vllm\noption.seed=1\noption.block_size=32", encoding="utf-8"
     )
@@ -81,7 +81,7 @@ def test_the_highest_source_wins(tmp_path: Path) -> None:
     assert config.engine_options == {"seed": "2", "block_size": "32"}
 
 
-def test_a_call_cannot_set_them() -> None:
+def test_a_call_cannot_set_engine_options() -> None:
     call = [Given("trust_remote_code", "option.trust_remote_code", "true", "this call")]
     line = [Given("--engine", "option.engine", "vllm", LINE)]
     with pytest.raises(ConfigError, match=r"trust_remote_code=true .this call.: only the operator can set it"):
@@ -95,7 +95,7 @@ def test_options_that_vllm_has_in_its_own_form_are_noted() -> None:
 
 
 @table("word", ["vllm", "lmi-dist"])
-def test_lmis_names_for_vllm_mean_it_where_there_is_a_gpu_and_vllm(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lmis_names_for_vllm_choose_it_with_a_gpu_and_vllm(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given(option__rolling_batch=word).engine.engine == "rolling"
     monkeypatch.setattr(combinations, "has_gpu", lambda: True)
     monkeypatch.setattr(combinations, "has_vllm", lambda: True)
@@ -116,7 +116,7 @@ def test_a_gpu_is_one_whose_driver_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(accelerators.has_vllm(), reason="vllm is installed")
-def test_without_the_package_the_start_stops_with_one_line_that_says_what_to_install() -> None:
+def test_without_the_package_one_line_names_the_installation() -> None:
     with pytest.raises(ConfigError) as caught:
         ModelLoad(given(option__engine="vllm"), lambda stage, part: None).result()
     (problem,) = caught.value.problems
@@ -126,7 +126,7 @@ def test_without_the_package_the_start_stops_with_one_line_that_says_what_to_ins
     assert "\n" not in problem
 
 
-def test_that_the_model_runs_on_the_cpu_is_said_only_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notices_mention_the_cpu_only_if_the_model_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def notice(**options: str) -> str:
         (found,) = given(number_of_gpu="2", **options).notices
         return found
@@ -138,7 +138,7 @@ def test_that_the_model_runs_on_the_cpu_is_said_only_where_it_does(monkeypatch: 
         assert notice(option__engine="vllm").endswith(words)
 
 
-def test_callers_share_no_prompts_where_there_are_several_unless_somebody_says_otherwise() -> None:
+def test_several_callers_share_no_prompts_by_default() -> None:
     for options, is_parted in (
         ({}, False),
         ({"api_key_file": "keys"}, True),
@@ -153,7 +153,7 @@ def test_callers_share_no_prompts_where_there_are_several_unless_somebody_says_o
 
 
 @table("engine", ["remote", "vllm"])
-def test_that_texts_are_kept_for_guesses_is_told_to_be_idle_where_nobody_here_guesses(engine: str) -> None:
+def test_keeping_texts_for_speculation_is_noted_without_effect_elsewhere(engine: str) -> None:
     (notice,) = given(option__engine=engine, option__speculation_across_keys="true").notices
     assert "option__speculation_across_keys=true" in notice
     assert "no effect" in notice

@@ -1,4 +1,4 @@
-"""The sampling that a model's own generation_config.json asks for."""
+"""The sampling in a model's generation_config.json."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_sampling_value_of_the_file_counts(tmp_path: Path) -> None:
     assert sampling(tmp_path, {"do_sample": True, "eos_token_id": 2, **values}) == SamplingParams(**values)
 
 
-def test_the_operators_values_go_before_the_files(tmp_path: Path) -> None:
+def test_the_operators_values_precede_the_files(tmp_path: Path) -> None:
     options = operator_sampling(SamplingSettings(default_temperature=0.2, default_seed=3))
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}', encoding="utf-8")
     assert default_sampling(tmp_path, options) == SamplingParams(temperature=0.2, seed=3)
@@ -67,16 +67,14 @@ def test_null_means_not_given(tmp_path: Path) -> None:
         ("repetition_penalty", "high", "a number > 0"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_told_with_file_and_key(
-    key: str, value: object, allowed: str, tmp_path: Path
-) -> None:
+def test_an_unusable_value_is_reported_with_file_and_key(key: str, value: object, allowed: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         sampling(tmp_path, {"do_sample": True, key: value})
     assert caught.value.problems == (f"{key}={value} ({tmp_path}/generation_config.json): must be {allowed}",)
 
 
 @table(("text", "problem"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object, but holds a list")])
-def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Path) -> None:
+def test_a_file_without_an_object_is_reported(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=problem):
         default_sampling(tmp_path, {})
@@ -97,6 +95,6 @@ def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Pat
         ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
     ],
 )
-def test_the_file_names_what_clients_may_leave_out(content: object, expected: dict[str, Any], tmp_path: Path) -> None:
+def test_the_file_sets_values_that_clients_leave_out(content: object, expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps(content), encoding="utf-8")
     assert generation_defaults(tmp_path) == expected

@@ -1,4 +1,4 @@
-"""What a model that came from a hub may decide here: nothing that runs code, opens the server or talks to others."""
+"""Files of a hub's model cannot run code, open the server or call others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = "raise SystemExit('it ran')"
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    """A model as the hub's cache has it."""
+    """A model in the hub's cache."""
     return cached(tmp_path)
 
 
@@ -43,24 +43,24 @@ def configured(directory: Path, *words: str) -> Config:
     return resolve(read_arguments([str(directory), *words]).givens, {}, directory)
 
 
-def test_code_beside_a_model_of_the_hub_is_not_run(snapshot: Path) -> None:
+def test_code_in_a_model_of_the_hub_is_not_run(snapshot: Path) -> None:
     config = configured(snapshot)
     assert not config.clients.hooks
     assert f"{snapshot}/model.py: not run, since it came with a model of the hub" in "\n".join(config.notices)
 
 
-def test_the_operator_may_have_it_run(snapshot: Path) -> None:
+def test_the_operator_can_allow_code_of_a_hubs_model(snapshot: Path) -> None:
     assert configured(snapshot, "--hooks").clients.hooks
     assert configured(snapshot, "--entry-point", "model.py").clients.hooks
 
 
-def test_a_directory_of_the_operators_own_is_trusted(tmp_path: Path) -> None:
+def test_the_operators_directory_is_trusted(tmp_path: Path) -> None:
     config = configured(model(tmp_path / "mine", "option.engine=mine:factory", "port=9"))
     assert config.clients.hooks
     assert (config.engine.engine, config.server.port) == ("mine:factory", 9)
 
 
-def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path) -> None:
+def test_the_operators_code_for_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path) -> None:
     directory = model(tmp_path / "mine", f"option.model_id={snapshot}")
     (directory / "config.json").unlink()
     config = configured(directory)
@@ -80,7 +80,7 @@ def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path)
         "option.lora=a=/elsewhere", "tls_cert=x.pem", "option.trust_remote_code=true", "option.worker_cls=evil.Worker",
     ],
 )  # fmt: skip
-def test_its_files_set_nothing_that_reaches_beyond_it(tmp_path: Path, line: str) -> None:
+def test_a_hubs_model_sets_only_options_about_itself(tmp_path: Path, line: str) -> None:
     snapshot = cached(tmp_path)
     plain = configured(snapshot)
     write(snapshot, line, "option.max_model_len=77")
@@ -95,8 +95,8 @@ def test_its_files_set_nothing_that_reaches_beyond_it(tmp_path: Path, line: str)
 
 
 @table("option", [one for one in OPTIONS if one.group is ServerSettings and one.key], ids=lambda one: one.name)
-def test_every_option_of_the_whole_server_is_the_operators(snapshot: Path, option: Option) -> None:
-    """A new one too: whoever adds it need not think of this."""
+def test_only_the_operator_sets_options_of_the_whole_server(snapshot: Path, option: Option) -> None:
+    """Holds for every new option, too."""
     write(snapshot, f"{option.key}=1")
     told = f"{option.key} ({snapshot}/serving.properties line 1): no effect in a model of the hub"
     assert any(line.startswith(told) for line in configured(snapshot).notices) is (option.name not in PER_MODEL)

@@ -1,4 +1,4 @@
-"""Archives while starts are killed or come together: whoever unpacks one finds all of the model, and nothing is left over.
+"""Archives while starts are killed or run at the same time: the model is complete, and nothing else is left.
 
 Processes end as SIGKILL ends them, between two lines of Python of those that unpack, in this project or in the library.
 """
@@ -80,7 +80,7 @@ print(unpack(Path(sys.argv[1]), Path(sys.argv[2])), flush=True)
 
 
 @table("suffix", SUFFIXES)
-def test_after_a_kill_at_any_moment_the_next_start_has_all_of_it(suffix: str, tmp_path: Path) -> None:
+def test_after_a_kill_at_any_moment_the_next_start_unpacks_everything(suffix: str, tmp_path: Path) -> None:
     archive, caches = pack(tmp_path / f"a{suffix}", MODEL), tmp_path / "caches"
     step = 1 if everything() else 4
     words = [sys.executable, "-c", KILLED, str(archive), str(caches), str(step)]
@@ -101,7 +101,7 @@ def test_after_a_kill_at_any_moment_the_next_start_has_all_of_it(suffix: str, tm
 
 @contextmanager
 def held(archive: Path, cache: Path, place: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that unpacks, and waits there to be told to go on."""
+    """A process that unpacks, and waits for a word to continue."""
     words = [sys.executable, "-c", HELD, str(archive), str(cache), place]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -122,9 +122,7 @@ def directory_of(process: subprocess.Popen[str]) -> Path:
 
 @table("places", [("whole", "whole"), ("part", "part"), ("part", "whole")], ids=str)
 @table("suffix", SUFFIXES)
-def test_first_starts_that_come_together_all_find_the_model(
-    suffix: str, places: tuple[str, str], tmp_path: Path
-) -> None:
+def test_simultaneous_first_starts_all_find_the_model(suffix: str, places: tuple[str, str], tmp_path: Path) -> None:
     archive, cache = pack(tmp_path / f"a{suffix}", MODEL), tmp_path / "cache"
     with held(archive, cache, places[0]) as one, held(archive, cache, places[1]) as two:
         assert len(list(cache.glob(".unfinished-*"))) == 2, "each has a place of its own"
@@ -136,7 +134,7 @@ def test_first_starts_that_come_together_all_find_the_model(
 
 
 @table("suffix", SUFFIXES)
-def test_one_that_is_killed_does_not_disturb_another(suffix: str, tmp_path: Path) -> None:
+def test_a_killed_start_does_not_disturb_another(suffix: str, tmp_path: Path) -> None:
     archive, cache = pack(tmp_path / f"a{suffix}", MODEL), tmp_path / "cache"
     with held(archive, cache, "part") as one, held(archive, cache, "whole") as two:
         one.kill()

@@ -1,4 +1,4 @@
-"""No link in a model's directory, at any depth, leads out of it, but for those of the hub's cache into its own blobs."""
+"""Links out of a model's directory are refused, except those of the hub's cache to its blobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_link_that_leads_out_stops_the_start_by_its_name(target: str, model: P
     assert problem.endswith("out of the model's directory; put the file itself there")
 
 
-def test_links_within_the_directory_are_fine(model: Path) -> None:
+def test_links_within_the_directory_are_allowed(model: Path) -> None:
     (model / "tokenizer.json").symlink_to("config.json")
     (model / "again").symlink_to(model)
     assert links_out(model) == []
@@ -44,8 +44,8 @@ def test_the_directory_itself_may_be_a_link(model: Path, tmp_path: Path) -> None
     assert links_out(tmp_path / "latest") == []
 
 
-def test_links_below_the_top_lead_out_neither(model: Path, tmp_path: Path) -> None:
-    """Templates, modules of embeddings, adapters, shards, whatever a file names: it makes no difference what reads them."""
+def test_links_in_subdirectories_are_checked_too(model: Path, tmp_path: Path) -> None:
+    """Templates, modules of embeddings, adapters, shards: any file at any depth."""
     places = [
         "additional_chat_templates/tool.jinja",
         "1_Pooling/config.json",
@@ -61,7 +61,7 @@ def test_links_below_the_top_lead_out_neither(model: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["lora", "draft_model"])
-def test_links_of_what_is_read_with_the_model_are_refused_too(name: str, model: Path, tmp_path: Path) -> None:
+def test_links_of_adapters_and_drafts_are_checked_too(name: str, model: Path, tmp_path: Path) -> None:
     (tmp_path / "beside" / "inner").mkdir(parents=True)
     (tmp_path / "beside" / "inner" / "config.json").symlink_to("../../secret")
     value = f"a={tmp_path}/beside" if name == "lora" else f"{tmp_path}/beside"
@@ -73,7 +73,7 @@ def test_links_of_what_is_read_with_the_model_are_refused_too(name: str, model: 
 
 
 @pytest.mark.varies("each Python resolves a circle of links in a way of its own")
-def test_a_circle_of_links_is_no_file_of_the_model(model: Path) -> None:
+def test_a_circle_of_links_raises_no_error(model: Path) -> None:
     (model / "a").symlink_to("b")
     (model / "b").symlink_to("a")
     assert len(links_out(model)) in (0, 2)  # as this Python resolves a circle: to itself, or not at all
@@ -99,7 +99,7 @@ def test_links_of_the_hubs_cache_may_lead_to_the_blobs_of_their_repository_only(
     assert len(links_out(one)) == 1
 
 
-def test_a_directory_that_only_looks_like_a_blob_folder_is_none(tmp_path: Path) -> None:
+def test_blobs_outside_a_hubs_cache_are_not_allowed(tmp_path: Path) -> None:
     directory = tmp_path / "org" / "snapshots" / "1"
     directory.mkdir(parents=True)
     (tmp_path / "org" / "blobs").mkdir()

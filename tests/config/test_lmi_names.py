@@ -1,4 +1,4 @@
-"""Every name that LMI, DJL and their backends document is known here: it acts, or it is said that it does not.
+"""Every name that LMI, DJL and their backends document acts here, or is noted as without effect.
 
 Written down from their references and not from our tables, so that a name that our tables lack is noticed.
 """
@@ -140,7 +140,7 @@ def assert_not_dropped(said: Config | tuple[str, ...], name: str, found: list[Op
 
 
 @table("key", FILE_KEYS)
-def test_a_key_acts_or_is_told(key: str, tmp_path: Path) -> None:
+def test_a_key_acts_or_is_noted(key: str, tmp_path: Path) -> None:
     found = targets(Given(key, key, "x", "a file"))
     assert found, "unknown"
     assert_not_dropped(outcome(tmp_path, file=f"{key}={VALUE}"), key, found)
@@ -154,7 +154,7 @@ def test_the_variable_of_a_key_means_the_same(key: str) -> None:
 
 
 @table("variable", VARIABLES)
-def test_a_variable_acts_or_is_told(variable: str, tmp_path: Path) -> None:
+def test_a_variable_acts_or_is_noted(variable: str, tmp_path: Path) -> None:
     [given] = read_environment({variable: VALUE})
     found = targets(given)
     assert found, "unknown"

@@ -1,4 +1,4 @@
-"""The models that a directory holds, by the names that calls may give them."""
+"""The models in a directory, by their names in calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def put(root: Path, *files: str) -> None:
 
 
 def resolved(tmp_path: Path, line: str) -> Resolved:
-    """What a command line means."""
+    """The models of a command line."""
     put(tmp_path / "demo", "config.json")
     return resolve_all(read_arguments(line.split()).givens, {}, tmp_path / "demo", tmp_path / "none")
 
@@ -79,7 +79,7 @@ def test_names_never_lead_out_of_the_directory(tmp_path: Path) -> None:
             store.named(name)
 
 
-def test_nothing_is_loaded_at_the_start_unless_a_model_is_chosen(tmp_path: Path) -> None:
+def test_without_a_chosen_model_no_model_is_loaded_at_the_start(tmp_path: Path) -> None:
     put(tmp_path, "models/a/config.json", "models/b/config.json")
     found = resolved(tmp_path, f"--models-dir {tmp_path}/models")
     assert (found.models, found.store, found.is_named) == ((), tmp_path / "models", True)

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's files: what they say is mapped, told or refused, nothing is passed over."""
+"""OpenVINO Model Server's files: every setting acts, is noted or is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_config(directory: Path, **content: Any) -> Path:
 
 
 def served(directory: Path, *more: Given) -> tuple[Config, ...]:
-    """What `dragoman serve DIRECTORY` serves."""
+    """The models of `dragoman serve DIRECTORY`."""
     line = (Given("MODEL_DIR", "option.model_id", str(directory), "command line"), *more)
     return resolve_all(line, {}, directory / "demo", directory / "none").models
 
@@ -111,7 +111,7 @@ def test_an_option_that_means_the_same_here_acts(options: str, name: str, value:
         ),
     ],
 )
-def test_an_option_that_means_nothing_here_is_told_with_the_reason(options: str, notice: str, tmp_path: Path) -> None:
+def test_an_option_without_effect_is_noted_with_the_reason(options: str, notice: str, tmp_path: Path) -> None:
     [config] = served(write_graph(tmp_path / "model", f"{PATHS} {options}"))
     [found] = config.notices
     assert found.replace(f"{tmp_path}/model/", "").startswith(notice)
@@ -125,7 +125,7 @@ def test_an_option_that_means_nothing_here_is_told_with_the_reason(options: str,
         """plugin_config: '{"PERFORMANCE_HINT": "LATENCY"}'""",
     ],
 )  # fmt: skip
-def test_an_option_that_asks_for_what_happens_anyway_is_not_mentioned(options: str, tmp_path: Path) -> None:
+def test_an_option_for_the_present_behaviour_is_not_noted(options: str, tmp_path: Path) -> None:
     [config] = served(write_graph(tmp_path / "model", f"{PATHS} {options}"))
     assert config.notices == ()
 
@@ -144,7 +144,7 @@ def test_an_option_that_asks_for_what_happens_anyway_is_not_mentioned(options: s
         ("max_num_seqs", "graph.pbtxt: line 10: `}` stands where a colon or a message is expected"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(options: str, problem: str, tmp_path: Path) -> None:
+def test_an_impossible_option_is_refused_with_its_place(options: str, problem: str, tmp_path: Path) -> None:
     directory = write_graph(tmp_path / "model", options if "models_path" in options else f"{PATHS} {options}")
     [found] = problems(directory)
     assert found.replace(f"{directory / 'missing'}", "missing").startswith(problem)
@@ -156,7 +156,7 @@ def test_a_graph_without_an_llm_is_refused(tmp_path: Path) -> None:
     assert found.startswith("graph.pbtxt: has no node with mediapipe.LLMCalculatorOptions")
 
 
-def test_models_and_drafts_count_from_the_graph_and_the_model_is_called_as_its_directory(tmp_path: Path) -> None:
+def test_paths_count_from_the_graph_and_the_directory_names_the_model(tmp_path: Path) -> None:
     directory = write_graph(tmp_path / "llama", 'models_path: "./1" draft_models_path: "draft"')
     for name in ("1", "draft"):
         (directory / name).mkdir()
@@ -165,14 +165,14 @@ def test_models_and_drafts_count_from_the_graph_and_the_model_is_called_as_its_d
     assert config.speculation.draft_model == directory / "draft"
 
 
-def test_a_directory_of_versions_is_its_highest(tmp_path: Path) -> None:
+def test_a_directory_of_versions_means_the_highest(tmp_path: Path) -> None:
     for version in ("1", "10", "9"):
         write_config(tmp_path / "llama" / version)
     [config] = served(tmp_path / "llama")
     assert (config.name, config.model_dir) == ("llama", tmp_path / "llama" / "10")
 
 
-def test_serving_properties_and_the_command_line_go_before_the_graph(tmp_path: Path) -> None:
+def test_serving_properties_and_the_command_line_precede_the_graph(tmp_path: Path) -> None:
     directory = write_graph(tmp_path / "model", f"{PATHS} max_num_seqs: 16 cache_size: 3")
     (directory / "serving.properties").write_text("option.max_rolling_batch_size=8\n", encoding="utf-8")
     [config] = served(directory, Given("--kv-cache-gb", "option.kv_cache_gb", "2", "command line"))
@@ -216,7 +216,7 @@ def test_a_list_that_cannot_be_served_is_refused(content: Any, problem: str, tmp
     assert problems(write_config(tmp_path, **content))[0].startswith(problem)
 
 
-def test_a_models_own_config_is_no_list(tmp_path: Path) -> None:
+def test_a_models_own_config_is_not_a_list_of_models(tmp_path: Path) -> None:
     [config] = served(write_config(tmp_path / "model", architectures=["LlamaForCausalLM"]))
     assert config.name == "model"
     assert read_graph(tmp_path / "model").givens == []

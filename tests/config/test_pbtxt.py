@@ -1,4 +1,4 @@
-"""The text format of protocol buffers, as OVMS's graphs use it."""
+"""The text format of protocol buffers, in OVMS's graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.tables import table
         ("[type.googleapis.com / x.Y]: 3 [x.Z.ext]: 4", (("[type.googleapis.com/x.Y]", "3"), ("[x.Z.ext]", "4"))),
     ],
 )
-def test_fields_are_read_as_they_stand(text: str, fields: tuple[tuple[str, str], ...]) -> None:
+def test_fields_are_read_unchanged(text: str, fields: tuple[tuple[str, str], ...]) -> None:
     assert tuple((one.name, one.value) for one in parse_pbtxt(text).fields) == fields
 
 
@@ -34,7 +34,7 @@ def test_messages_nest_in_either_bracket_with_and_without_a_colon() -> None:
         assert list(parse_pbtxt(text).messages("a")) == [expected]
 
 
-def test_every_field_knows_its_line() -> None:
+def test_every_field_has_its_line() -> None:
     assert [one.line for one in parse_pbtxt("a: 1\n\nb: 2 c {\n}\n").fields] == [1, 3, 3]
 
 
@@ -52,7 +52,7 @@ def test_every_field_knows_its_line() -> None:
         ("a {" * 100, "line 1: messages are nested more than 64 deep"),
     ],
 )
-def test_what_is_not_in_the_format_is_named_with_its_line(text: str, problem: str) -> None:
+def test_a_format_error_names_the_line(text: str, problem: str) -> None:
     with pytest.raises(PbtxtError) as caught:
         parse_pbtxt(text)
     assert str(caught.value) == problem

@@ -73,7 +73,7 @@ def test_other_values_stop_the_start(tmp_path: Path, properties: str) -> None:
         resolved(tmp_path, "", properties)
 
 
-def test_a_time_without_hosts_is_told_to_do_nothing(tmp_path: Path) -> None:
+def test_a_timeout_without_hosts_is_noted(tmp_path: Path) -> None:
     [notice] = resolved(tmp_path, "--image-fetch-timeout-s 3").notices
     assert "--image-fetch-timeout-s=3.0 (command line): no effect here; nothing is fetched" in notice
     assert resolved(tmp_path, "--image-fetch-timeout-s 3 --allow-image-hosts *").notices == ()
@@ -116,7 +116,7 @@ def test_other_limits_are_refused(text: str) -> None:
         "a_b.example", "xn--bcher-kva.example",
     ],
 )  # fmt: skip
-def test_hosts_of_every_form_are_taken(text: str) -> None:
+def test_hosts_of_every_form_are_accepted(text: str) -> None:
     assert Hosts().parse(f" {text.upper()}, {text} b.example") == (text, "b.example")
     assert HostRule.read(text)
 
@@ -139,7 +139,7 @@ def test_other_hosts_are_refused(text: str) -> None:
 
 @settings(max_examples=examples(500))
 @given(st.text(max_size=30) | st.text(alphabet="a1.*:[]0x-", max_size=12))
-def test_every_host_that_options_take_is_a_rule(text: str) -> None:
+def test_every_accepted_host_is_a_rule(text: str) -> None:
     try:
         words = Hosts().parse(text)
     except ValueError:

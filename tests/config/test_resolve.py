@@ -27,7 +27,7 @@ def model_dir(tmp_path: Path) -> Path:
 
 
 def given(model_dir: Path, *, line: str = "", file: str | None = None, env: Mapping[str, str] | None = None) -> Config:
-    """The configuration of a command line, the text of a serving.properties that is there meanwhile, and an environment."""
+    """The configuration of a command line, the text of a temporary serving.properties, and an environment."""
     path = model_dir / "serving.properties"
     if file is not None:
         path.write_text(file, encoding="utf-8")
@@ -94,7 +94,7 @@ KEYED = [option for option in OPTIONS if option.key and option.name not in ("mod
 # --- precedence -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_given_means_defaults_that_say_so(model_dir: Path) -> None:
+def test_without_options_all_values_are_defaults(model_dir: Path) -> None:
     config = given(model_dir)
     assert set(config.origins.values()) == {Origin("default")}
     assert all(
@@ -106,7 +106,7 @@ def test_nothing_given_means_defaults_that_say_so(model_dir: Path) -> None:
     assert config.engine.prefix_store_dir == config.model.cache_dir / "prefixes"
 
 
-def test_the_file_goes_before_the_environment_and_the_command_line_before_both(model_dir: Path) -> None:
+def test_the_file_precedes_the_environment_and_the_command_line_both(model_dir: Path) -> None:
     env = {"OPTION_DTYPE": "f32", "OPTION_MAX_BEST_OF": "3", "OPTION_MAX_MODEL_LEN": "64"}
     config = given(model_dir, line="--dtype int4", file="option.dtype=bf16\noption.max_best_of=4", env=env)
     assert (config.model.dtype, config.clients.max_best_of, config.model.max_model_len) == ("int4", 4, 64)
@@ -121,7 +121,7 @@ def test_names_of_other_servers_count_only_if_the_own_variable_is_unset(model_di
     assert given(model_dir, env={"MAX_BATCH_SIZE": "5"}).engine.max_num_seqs == 5
 
 
-def test_the_size_in_bytes_goes_before_the_size_in_megabytes(model_dir: Path) -> None:
+def test_the_size_in_bytes_precedes_the_size_in_megabytes(model_dir: Path) -> None:
     env = {"SAGEMAKER_MAX_PAYLOAD_IN_MB": "2"}
     assert given(model_dir, env=env).server.max_request_size == 2 * 1024 * 1024
     assert given(model_dir, env={**env, "SAGEMAKER_MAX_REQUEST_SIZE": "99"}).server.max_request_size == 99
@@ -219,7 +219,7 @@ def test_an_unknown_option_variable_stops_the_start_and_names_the_nearest(model_
     ]
 
 
-def test_an_option_like_nothing_known_points_to_the_help(model_dir: Path) -> None:
+def test_an_option_without_a_similar_name_points_to_the_help(model_dir: Path) -> None:
     assert problems(model_dir, file="option.zzzzqqqq=1") == [
         "option.zzzzqqqq=1 (serving.properties line 1): unknown option; `dragoman serve --help-all` lists the known ones"
     ]
@@ -256,12 +256,12 @@ class TestOptionsOfAnOperatorsFile:
         assert config.own_options == {"enable_lora_bias": "true", "n_positions": "512"}
 
 
-def test_other_variables_are_none_of_our_business(model_dir: Path) -> None:
+def test_other_variables_are_ignored(model_dir: Path) -> None:
     config = given(model_dir, env={"PATH": "/bin", "SERVING_SERVICE_HOST": "10.0.0.1", "HOST": "x"})
     assert config.notices == ("SERVING_SERVICE_HOST=10.0.0.1 (environment): not an option of this server, ignored",)
 
 
-def test_all_problems_are_told_at_once(model_dir: Path) -> None:
+def test_all_problems_are_reported_at_once(model_dir: Path) -> None:
     assert len(problems(model_dir, line="--port x --dtype y", env={"OPTION_A": "1"})) == 3
 
 
@@ -289,19 +289,19 @@ def test_a_bad_value_names_key_value_source_and_what_is_allowed(line: str, allow
     assert problems(model_dir, line=line) == [f"{line} (command line): must be {allowed}"]
 
 
-def test_a_bad_value_in_the_file_tells_the_line(model_dir: Path) -> None:
+def test_a_bad_value_in_the_file_names_the_line(model_dir: Path) -> None:
     assert problems(model_dir, file="# ours\noption.chat_format=xml") == [
         "option.chat_format=xml (serving.properties line 2): must be one of auto, lmi, openai"
     ]
 
 
-def test_a_bad_value_under_another_servers_name_tells_what_that_name_allows(model_dir: Path) -> None:
+def test_a_bad_value_under_another_servers_name_names_its_allowed_values(model_dir: Path) -> None:
     assert problems(model_dir, env={"SAGEMAKER_MAX_PAYLOAD_IN_MB": "6.5"}) == [
         "SAGEMAKER_MAX_PAYLOAD_IN_MB=6.5 (environment): must be an integer >= 1, in MiB"
     ]
 
 
-def test_a_bad_value_that_is_overruled_does_no_harm(model_dir: Path) -> None:
+def test_an_overridden_bad_value_is_ignored(model_dir: Path) -> None:
     assert given(model_dir, line="--dtype f32", env={"OPTION_DTYPE": "complex64"}).model.dtype == "f32"
 
 
@@ -334,7 +334,7 @@ def test_a_batch_size_over_one_implies_dynamic_batching(model_dir: Path) -> None
     assert config.origins["rolling_batch"].source.startswith("implied by batch_size=4 (")
 
 
-def test_a_batch_size_over_one_goes_before_rolling_batch_as_in_lmi(model_dir: Path) -> None:
+def test_a_batch_size_over_one_precedes_rolling_batch_as_in_lmi(model_dir: Path) -> None:
     config = given(model_dir, line="--batch-size 2 --rolling-batch vllm --enable-streaming")
     assert (config.clients.rolling_batch, config.clients.enable_streaming) == ("disable", True)
     assert config.notices == (
@@ -378,7 +378,7 @@ IDLE = [
 
 
 @table(("line", "said"), IDLE)
-def test_an_option_that_does_nothing_beside_the_others_is_told(line: str, said: str, model_dir: Path) -> None:
+def test_an_option_without_effect_beside_others_is_noted(line: str, said: str, model_dir: Path) -> None:
     [notice] = given(model_dir, line=line).notices
     assert notice.startswith(said)
 
@@ -394,7 +394,7 @@ def test_an_option_that_does_nothing_beside_the_others_is_told(line: str, said: 
         "--handler-threads 2 --hook-timeout-s 2 --entry-point own.py",
     ],
 )
-def test_an_option_that_does_something_is_not(line: str, model_dir: Path) -> None:
+def test_an_option_with_effect_is_not_noted(line: str, model_dir: Path) -> None:
     assert given(model_dir, line=line).notices == ()
 
 
@@ -420,7 +420,7 @@ def test_a_foreign_option_is_reported_and_never_stops_the_start(model_dir: Path)
     ]
 
 
-def test_a_foreign_value_that_asks_for_what_happens_anyway_is_fine(model_dir: Path) -> None:
+def test_a_foreign_value_for_the_present_behaviour_is_not_noted(model_dir: Path) -> None:
     for texts in zip_longest(*(row.harmless for row in FOREIGN_OPTIONS)):
         lines = [f"{row.key}={text}" for row, text in zip(FOREIGN_OPTIONS, texts, strict=True) if text is not None]
         assert given(model_dir, file="\n".join(lines)).notices == ()
@@ -476,7 +476,7 @@ def test_further_names_are_aliases(model_dir: Path) -> None:
     assert given(model_dir, file="option.served_model_name=a,b").model.name == ("a", "b")
 
 
-def test_the_argument_goes_before_the_variable(model_dir: Path, tmp_path: Path) -> None:
+def test_the_argument_precedes_the_variable(model_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     assert given(model_dir, line=str(other), env={"OPTION_MODEL_ID": str(model_dir)}).model_dir == other
@@ -512,7 +512,7 @@ def test_a_queue_timeout_is_refused_for_engines_that_do_not_tell_when_requests_b
     assert problem.startswith("--queue-timeout=3.0 (command line): must not be given together with --engine=")
 
 
-def test_content_cannot_be_tokenised_plain_for_engines_that_may_be_sent_texts(model_dir: Path) -> None:
+def test_plain_tokenising_is_refused_for_engines_that_get_texts(model_dir: Path) -> None:
     (problem,) = problems(model_dir, line="--tokenize-content plain --engine remote --upstream http://h:1")
     assert problem.startswith(
         "--tokenize-content=plain (command line): must not be given together with --engine=remote"

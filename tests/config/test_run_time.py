@@ -1,4 +1,4 @@
-"""What may be loaded while the server runs: models of the operator's store, with options of the model, and nothing else."""
+"""While the server runs, calls load only models of the operator's store, with options of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.tables import table
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with the models `one` and `two`, and a model beside it that is not in it."""
+    """A store with the models `one` and `two`, and a model outside it."""
     for directory in (tmp_path / "store" / "one", tmp_path / "store" / "two", tmp_path / "outside", tmp_path / "demo"):
         directory.mkdir(parents=True)
         (directory / "config.json").write_text("{}", encoding="utf-8")
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def opened(store: Path, line: str = "", env: Mapping[str, str] | None = None) -> ModelStore:
-    """The store of a server that was started with this command line, {} being the store."""
+    """The store of a server with this command line, in which {} stands for the store."""
     words = f"--load-models NONE --model-store {store} --cache-dir {store.parent}/cache {line}".format(store)
     arguments = read_arguments(words.split())
     found = resolve_all(arguments.givens, env or {}, store.parent / "demo")
@@ -50,7 +50,7 @@ def refusals(found: ModelStore, url: str = "one", name: str = "", **options: str
 
 
 @table("form", ["one", "./one", "two/../one", "{}/one", "file://{}/one", "file://localhost{}/one/"])
-def test_every_way_to_write_a_path_of_the_store_means_it(store: Path, form: str) -> None:
+def test_every_form_of_a_path_in_the_store_is_accepted(store: Path, form: str) -> None:
     config = configured(opened(store), form.format(store))
     assert config.model_dir == (store / "one").resolve()
     assert config.name == "one"
@@ -65,7 +65,7 @@ def test_a_file_url_is_unquoted(store: Path) -> None:
     "form",
     ["../outside", "{}/../outside", "file://{}/../outside", "/etc", "..", ".", "{}", "link", "one/../../outside"],
 )
-def test_what_lies_outside_is_refused(store: Path, form: str) -> None:
+def test_paths_outside_the_store_are_refused(store: Path, form: str) -> None:
     if "link" in form:
         (store / "link").symlink_to(store.parent / "outside")
     [problem] = refusals(opened(store), form.format(store))
@@ -74,19 +74,19 @@ def test_what_lies_outside_is_refused(store: Path, form: str) -> None:
     )
 
 
-def test_what_is_no_path_is_refused(store: Path) -> None:
+def test_malformed_paths_are_refused(store: Path) -> None:
     (store / "circle").symlink_to(store / "circle")
     for form in ("a\0b", "circle/x"):
         assert len(refusals(opened(store), form)) == 1
 
 
 @table("scheme", ["s3", "http", "HTTPS", "djl"])
-def test_other_places_are_refused_by_name(store: Path, scheme: str) -> None:
+def test_urls_of_other_places_are_refused_by_scheme(store: Path, scheme: str) -> None:
     [problem] = refusals(opened(store), f"{scheme}://bucket/one")
     assert f"{scheme}:// is not supported, as nothing is downloaded" in problem
 
 
-def test_another_machines_files_and_nothing_at_all_are_refused(store: Path) -> None:
+def test_files_of_other_machines_and_empty_paths_are_refused(store: Path) -> None:
     assert "must be a path of this machine" in refusals(opened(store), f"file://elsewhere{store}/one")[0]
     assert "must not be empty" in refusals(opened(store), "")[0]
 
@@ -97,7 +97,7 @@ def test_a_link_within_the_store_is_followed(store: Path) -> None:
 
 
 @table("form", ["three", "one/config.json", "{}/three"])
-def test_what_is_not_there_is_not_found(store: Path, form: str) -> None:
+def test_a_missing_model_is_not_found(store: Path, form: str) -> None:
     with pytest.raises(NotStored, match="holds no directory or archive there"):
         opened(store).entry(form.format(store))
 
@@ -131,7 +131,7 @@ def test_models_are_found_by_their_name_in_the_store_alone(store: Path) -> None:
             found.named(name)
 
 
-def test_a_name_in_the_store_that_leads_out_of_it_is_refused(store: Path) -> None:
+def test_a_link_out_of_the_store_is_refused(store: Path) -> None:
     (store / "link").symlink_to(store.parent / "outside")
     with pytest.raises(ConfigError, match="no other is loaded"):
         opened(store).named("link")
@@ -140,7 +140,7 @@ def test_a_name_in_the_store_that_leads_out_of_it_is_refused(store: Path) -> Non
 # --- with which options -----------------------------------------------------------------------------------------------
 
 
-def test_options_of_the_call_go_before_the_models_file_and_are_named_either_way(store: Path) -> None:
+def test_options_of_the_call_precede_the_models_file(store: Path) -> None:
     (store / "one" / "serving.properties").write_text(
         "option.max_model_len=64\noption.kv_cache_dtype=u8\n", encoding="utf-8"
     )
@@ -152,7 +152,7 @@ def test_options_of_the_call_go_before_the_models_file_and_are_named_either_way(
     assert config.server.job_queue_size == 7
 
 
-def test_name_and_version_are_the_calls(store: Path) -> None:
+def test_the_call_sets_name_and_version(store: Path) -> None:
     config = configured(opened(store, "--name given --port 9"), "one", "x", "2")
     assert config.model.name == ("x",)
     assert config.version == "2"
@@ -164,8 +164,8 @@ def test_a_name_is_one_word(store: Path, name: str) -> None:
     assert "must be one word" in refusals(opened(store), "one", name)[0]
 
 
-def test_what_is_the_operators_cannot_be_set_by_a_call(store: Path) -> None:
-    """All that is not declared to be open: a new option, too, until somebody has thought of it."""
+def test_a_call_cannot_set_the_operators_options(store: Path) -> None:
+    """Every option that is not declared open, also new ones."""
     found = opened(store)
     for option in OPTIONS:
         bare = option.key.removeprefix("option.") if option.name != "engine" else ""  # LMI's own, which has no effect
@@ -192,12 +192,12 @@ def test_the_error_says_how_the_operator_sets_it(store: Path) -> None:
     assert configured(found, "one").model.chat_template == "x"
 
 
-def test_nothing_is_open_to_a_call_that_is_a_place_a_name_or_an_address() -> None:
+def test_no_path_name_or_address_is_open_to_a_call() -> None:
     kinds = {type(one.row.kind) for one in OPTIONS if one.row.open_to == "load"}
     assert kinds == {Choice, Integer, Number, Switch, ImageLimit, JsonObject, Repetition}
 
 
-def test_a_call_tells_the_operators_code_nothing(store: Path) -> None:
+def test_a_call_sets_no_options_of_the_operators_code(store: Path) -> None:
     (store / "one" / "model.py").write_text("", encoding="utf-8")
     (store / "one" / "serving.properties").write_text("option.mine=1", encoding="utf-8")
     assert configured(opened(store), "one").own_options == {"mine": "1"}
@@ -207,13 +207,13 @@ def test_a_call_tells_the_operators_code_nothing(store: Path) -> None:
     assert found.own_options == {"mine": "1"}
 
 
-def test_bad_and_unknown_options_are_told_with_what_is_allowed(store: Path) -> None:
+def test_bad_and_unknown_options_name_the_allowed_values(store: Path) -> None:
     found = opened(store)
     assert refusals(found, dtype="int5")[0].startswith("dtype=int5 (this call): must be one of auto, int8")
     assert "unknown option; the nearest known one is" in refusals(found, max_model_length="3")[0]
 
 
-def test_what_the_command_line_has_decided_is_not_changed(store: Path) -> None:
+def test_a_call_cannot_change_options_of_the_command_line(store: Path) -> None:
     found = opened(store, "--dtype f32")
     assert refusals(found, dtype="int8") == [
         "dtype=int8 (this call): cannot be changed; it is decided by --dtype (command line)"
@@ -221,13 +221,13 @@ def test_what_the_command_line_has_decided_is_not_changed(store: Path) -> None:
     assert configured(found, "one").model.dtype == "f32"
 
 
-def test_a_models_file_must_not_differ_in_what_is_one_for_the_process(store: Path) -> None:
+def test_a_models_file_must_not_differ_in_process_wide_options(store: Path) -> None:
     (store / "one" / "serving.properties").write_text("port=7\n", encoding="utf-8")
     assert "is one value for all models" in refusals(opened(store), "one")[0]
 
 
-def test_weights_of_the_command_lines_model_are_not_lent(store: Path) -> None:
-    """A directory without weights is no model, even where MODEL_DIR has some."""
+def test_the_command_lines_weights_serve_only_its_model(store: Path) -> None:
+    """A directory without weights is no model, even if MODEL_DIR has some."""
     (store / "one" / "config.json").unlink()
     arguments = read_arguments([str(store / "two"), "--model-store", str(store)])
     found = resolve_all(arguments.givens, {}, store.parent / "demo")

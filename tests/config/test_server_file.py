@@ -1,4 +1,4 @@
-"""config.properties: where it is found, how far it counts, and how its mistakes are told."""
+"""config.properties: its place, its precedence, and its mistakes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_operator_names_the_file(line: str, env: Mapping[str, str], home: Pa
     assert config.server.config_file == home / "my.properties"
 
 
-def test_else_it_lies_in_the_home_of_the_server_first_in_conf(home: Path) -> None:
+def test_the_file_is_found_in_the_home_first_in_conf(home: Path) -> None:
     write(home / "config.properties", "port=1")
     [config] = given(home, env=HOME)
     assert config.server.port == 1
@@ -80,7 +80,7 @@ def test_a_home_without_the_file_and_a_working_directory_with_one_give_nothing(h
 # --- how far it counts ------------------------------------------------------------------------------------------------
 
 
-def test_every_other_source_goes_before_it(home: Path) -> None:
+def test_every_other_source_precedes_the_file(home: Path) -> None:
     write(home / "conf" / "config.properties", "job_queue_size=1\npredict_timeout=2\nmax_request_size=3\nport=4\n")
     write(home / "models" / "one" / "serving.properties", "job_queue_size=10\n")
     env = {**HOME, "SERVING_PREDICT_TIMEOUT": "20", "SAGEMAKER_MAX_REQUEST_SIZE": "30"}
@@ -89,7 +89,7 @@ def test_every_other_source_goes_before_it(home: Path) -> None:
     assert (server.job_queue_size, server.predict_timeout, server.max_request_size, server.port) == (10, 20.0, 30, 4)
 
 
-def test_what_the_servers_own_file_is_for_acts(home: Path) -> None:
+def test_options_in_the_servers_file_act(home: Path) -> None:
     write(
         home / "my.properties",
         "inference_address=http://0.0.0.0:9000\nmanagement_address=http://0.0.0.0:9000\nmodel_store={}/models\n"
@@ -110,7 +110,7 @@ def test_what_the_servers_own_file_is_for_acts(home: Path) -> None:
         assert config.notices == ()
 
 
-def test_options_of_models_hold_for_all_that_do_not_have_their_own(home: Path) -> None:
+def test_options_of_models_in_the_file_are_defaults_for_all(home: Path) -> None:
     write(home / "my.properties", "option.dtype=bf16")
     write(home / "models" / "two" / "serving.properties", "option.dtype=f32")
     one, two = given(home, line="-f {}/my.properties -s {}/models")
@@ -129,8 +129,8 @@ def test_relative_paths_count_from_the_home_else_from_the_working_directory(home
     assert [config.model_dir for config in given(home, env=HOME)] == [home / "models" / "one"]
 
 
-def test_a_file_inside_a_models_directory_is_still_the_servers(home: Path) -> None:
-    """Its values are not the model's own, so none of them is told to be in the wrong place."""
+def test_a_file_inside_a_models_directory_is_the_servers(home: Path) -> None:
+    """Its values are not the model's own, so no notice says that they are in the wrong place."""
     write(home / "models" / "two" / "config.properties", "port=9\nmodel_store={}/models".replace("{}", str(home)))
     one, two = given(home, line="-f {}/models/two/config.properties")
     assert (one.server.port, two.server.port) == (9, 9)
@@ -140,7 +140,7 @@ def test_a_file_inside_a_models_directory_is_still_the_servers(home: Path) -> No
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
-def test_bad_unknown_and_foreign_keys_are_told_with_file_and_line(home: Path) -> None:
+def test_bad_unknown_and_foreign_keys_name_file_and_line(home: Path) -> None:
     write(home / "my.properties", "port=x\njob_que_size=3\nnumber_of_netty_threads=4\n")
     assert problems(home, line="-f {}/my.properties") == [
         "job_que_size=3 (my.properties line 2): unknown option; the nearest known one is job_queue_size",
@@ -156,7 +156,7 @@ def test_bad_unknown_and_foreign_keys_are_told_with_file_and_line(home: Path) ->
     ]
 
 
-def test_tls_is_refused_rather_than_left_out(home: Path) -> None:
+def test_an_https_address_is_refused_and_not_ignored(home: Path) -> None:
     write(home / "my.properties", "inference_address=https://0.0.0.0:8443")
     assert problems(home, line="-f {}/my.properties") == [
         "inference_address=https://0.0.0.0:8443 (my.properties line 1): must be http://HOST:PORT"
@@ -171,20 +171,20 @@ def test_a_file_that_cannot_be_read_stops_the_start(home: Path) -> None:
     assert found.startswith("conf/config.properties (environment: MODEL_SERVER_HOME): must be a readable UTF-8 file: ")
 
 
-def test_a_home_that_is_not_there_stops_the_start(home: Path) -> None:
+def test_a_missing_home_stops_the_start(home: Path) -> None:
     assert problems(home, env={"MODEL_SERVER_HOME": "/nowhere"}) == [
         "MODEL_SERVER_HOME=/nowhere (environment): must be a directory on this machine"
     ]
 
 
-def test_a_models_own_file_cannot_name_it(home: Path) -> None:
+def test_a_models_own_file_cannot_name_the_servers_file(home: Path) -> None:
     write(home / "models" / "one" / "serving.properties", "config_file=x")
     [config] = given(home, line="{}/models/one")
     assert config.notices[0].startswith("config_file=x (")
     assert "for the whole server" in config.notices[0]
 
 
-def test_options_of_model_py_follow_the_order_of_the_layers_too(home: Path) -> None:
+def test_options_of_model_py_follow_the_precedence_of_sources(home: Path) -> None:
     write(home / "conf/config.properties", "option.voice=low\noption.pitch=1\noption.speed=slow\n")
     write(home / "models/one/model.py", "")
     write(home / "models/one/serving.properties", "option.voice=high\n")

@@ -1,4 +1,4 @@
-"""Which models one process serves, and how each gets its own options."""
+"""The models of one process, each with its own options."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def names(configs: tuple[Config, ...]) -> list[tuple[str, ...]]:
 # --- which models -----------------------------------------------------------------------------------------------------
 
 
-def test_a_store_of_directories_is_as_many_models_in_the_order_of_their_names(models: Path) -> None:
+def test_each_directory_of_a_store_is_a_model_in_alphabetical_order(models: Path) -> None:
     assert names(given(models, env={"SERVING_MODEL_STORE": "{}"})) == [("one",), ("two",)]
     assert names(given(models, line="--model-store {} --load-models ALL")) == [("one",), ("two",)]
 
 
-def test_a_store_that_holds_files_is_itself_the_model(models: Path) -> None:
+def test_a_store_with_files_is_the_model(models: Path) -> None:
     (models / "config.json").write_text("{}", encoding="utf-8")
     [config] = given(models, env={"SERVING_MODEL_STORE": "{}"})
     assert (config.name, config.model_dir) == ("models", models)
 
 
-def test_what_a_store_hides_does_not_count(models: Path) -> None:
+def test_hidden_entries_of_a_store_are_ignored(models: Path) -> None:
     (models / ".cache").mkdir()
     (models / ".lock").touch()
     assert names(given(models, env={"SERVING_MODEL_STORE": "{}"})) == [("one",), ("two",)]
@@ -74,7 +74,7 @@ def test_the_flags_of_lmis_command_line_say_the_same(models: Path) -> None:
     assert notice.endswith("(command line): no effect here; workflows of several models are not run")
 
 
-def test_a_store_beside_other_models_is_where_more_may_come_from(models: Path) -> None:
+def test_a_store_next_to_other_models_serves_later_loads(models: Path) -> None:
     for line, name in (("-m b={}/two -s {}", "b"), ("{}/two -s {}", "two")):
         found = resolved(models, line=line)
         assert names(found.models) == [(name,)]
@@ -84,7 +84,7 @@ def test_a_store_beside_other_models_is_where_more_may_come_from(models: Path) -
 
 
 @table("word", ["NONE", "none"])
-def test_a_server_may_begin_without_a_model(models: Path, word: str) -> None:
+def test_a_server_can_start_without_a_model(models: Path, word: str) -> None:
     found = resolved(models, line=f"--load-models {word} --model-store {{}} --port 9")
     assert found.models == ()
     assert found.store == models
@@ -92,29 +92,29 @@ def test_a_server_may_begin_without_a_model(models: Path, word: str) -> None:
     assert "needs model_store" in problems(models, line=f"--load-models {word}")[0]
 
 
-def test_the_default_store_is_no_place_to_load_from_later(models: Path) -> None:
+def test_the_default_store_serves_no_later_loads(models: Path) -> None:
     assert resolved(models, default_store="models").store is None
 
 
-def test_the_default_store_counts_where_nobody_names_models(models: Path) -> None:
+def test_the_default_store_counts_without_named_models(models: Path) -> None:
     assert names(given(models, default_store="models")) == [("one",), ("two",)]
     assert names(given(models, default_store="models", line="{}/two")) == [("two",)]
     assert names(given(models, default_store="models", env={"SERVING_LOAD_MODELS": "x={}/one"})) == [("x",)]
     assert names(given(models, default_store="models", env={"SERVING_LOAD_MODELS": "ALL"})) == [("one",), ("two",)]
 
 
-def test_without_models_anywhere_it_is_one_model_as_ever(models: Path) -> None:
+def test_without_stores_and_lists_one_model_is_served(models: Path) -> None:
     assert names(given(models)) == [("demo",)]
     assert names(given(models, env={"HF_MODEL_ID": "{}/two"})) == [("two",)]
 
 
-def test_a_directory_on_the_command_line_goes_before_the_environments_list(models: Path) -> None:
+def test_a_directory_on_the_command_line_precedes_the_environments_list(models: Path) -> None:
     [config] = given(models, line="{}/two", env={"SERVING_LOAD_MODELS": "{}/one", "SERVING_MODEL_STORE": "{}"})
     assert config.name == "two"
     assert [notice.partition("=")[0] for notice in config.notices] == ["SERVING_LOAD_MODELS"]
 
 
-def test_weights_may_lie_where_the_environment_says_and_options_in_the_store(models: Path) -> None:
+def test_the_environment_can_name_weights_of_a_model_in_the_store(models: Path) -> None:
     (models.parent / "mounted").mkdir()
     write(models.parent / "mounted", "option.max_model_len=64")
     [config] = given(models, default_store="mounted", env={"HF_MODEL_ID": "{}/two"})
@@ -122,7 +122,7 @@ def test_weights_may_lie_where_the_environment_says_and_options_in_the_store(mod
     assert config.notices == ()
 
 
-def test_a_directory_with_weights_of_its_own_keeps_them_and_says_so(models: Path) -> None:
+def test_a_directory_with_weights_keeps_them_with_a_notice(models: Path) -> None:
     configs = given(models, env={"SERVING_MODEL_STORE": "{}", "HF_MODEL_ID": "{}/two"})
     assert [config.model_dir for config in configs] == [models / "one", models / "two"]
     assert "HF_MODEL_ID" in configs[0].notices[0]
@@ -133,7 +133,7 @@ def test_a_directory_with_weights_of_its_own_keeps_them_and_says_so(models: Path
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_each_model_has_the_options_of_its_own_file(models: Path) -> None:
+def test_each_model_has_the_options_of_its_file(models: Path) -> None:
     write(models / "one", "option.tgi_compat=true\njob_queue_size=3\npredict_timeout=5")
     write(models / "two", "option.max_rolling_batch_size=2\noption.served_model_name=second,zwei")
     one, two = given(models, line="--dtype bf16", env={"SERVING_MODEL_STORE": "{}", "OPTION_MAX_MODEL_LEN": "32"})
@@ -144,12 +144,12 @@ def test_each_model_has_the_options_of_its_own_file(models: Path) -> None:
     assert two.model.name == ("two", "second", "zwei")
 
 
-def test_the_default_models_file_may_set_what_is_one_for_the_process(models: Path) -> None:
+def test_the_default_models_file_can_set_process_wide_options(models: Path) -> None:
     write(models / "one", "port=9000")
     assert given(models, env={"SERVING_MODEL_STORE": "{}"})[0].server.port == 9000
 
 
-def test_another_models_file_may_not_differ_in_it(models: Path) -> None:
+def test_another_models_file_must_not_differ_in_process_wide_options(models: Path) -> None:
     write(models / "two", "port=9000\nmax_request_size=5")
     assert problems(models, env={"SERVING_MODEL_STORE": "{}", "SERVING_MAX_REQUEST_SIZE": "5"}) == [
         "port=9000 (two/serving.properties line 1): is one value for all models, and one has 8080; "
@@ -173,7 +173,7 @@ def test_requirements_that_are_not_installed_are_noted(models: Path) -> None:
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_problems_of_all_models_are_told_at_once(models: Path) -> None:
+def test_the_problems_of_all_models_are_reported_at_once(models: Path) -> None:
     write(models / "one", "option.dtype=bad")
     write(models / "two", "option.max_model_len=none")
     found = problems(models, env={"SERVING_MODEL_STORE": "{}", "OPTION_MAX_BEST_OF": "0"})
@@ -190,18 +190,18 @@ def test_two_models_cannot_have_one_name(models: Path) -> None:
     assert found_one.endswith("--name (command line) names one model only")
 
 
-def test_the_command_line_cannot_say_both(models: Path) -> None:
+def test_the_command_line_cannot_name_a_directory_and_a_list(models: Path) -> None:
     [found] = problems(models, line="{}/two --load-models {}/one")
     assert found.endswith("contradicts MODEL_DIR; give one of them")
 
 
 @table("text", ["NONE,a", "s3://bucket/model", "=dir", "a=", "a:b:c:d:e=dir", "a,a", "ALL,b", ","])
-def test_what_cannot_be_loaded_is_refused_with_what_is_allowed(models: Path, text: str) -> None:
+def test_malformed_lists_are_refused_with_the_allowed_form(models: Path, text: str) -> None:
     [found] = problems(models, env={"SERVING_LOAD_MODELS": text})
     assert found == f"SERVING_LOAD_MODELS={text} (environment): must be {ModelList().allowed}"
 
 
-def test_a_directory_that_is_not_there_is_named_with_its_source(models: Path) -> None:
+def test_a_missing_directory_is_named_with_its_source(models: Path) -> None:
     [found] = problems(models, env={"SERVING_LOAD_MODELS": "a={}/three,b={}/two"})
     assert found.startswith("directory=three (environment: SERVING_LOAD_MODELS): must be a directory")
 
@@ -215,11 +215,11 @@ def test_a_store_without_models_is_refused(models: Path) -> None:
         )
 
 
-def test_all_models_of_no_store_are_refused(models: Path) -> None:
+def test_all_without_a_store_is_refused(models: Path) -> None:
     assert "needs model_store" in problems(models, env={"SERVING_LOAD_MODELS": "ALL"})[0]
 
 
-def test_engines_and_devices_of_a_list_are_noted_where_they_ask_for_something_else() -> None:
+def test_other_engines_and_devices_of_a_list_are_noted() -> None:
     assert parse_entry("a:1:Python:cpu=/m", "here").notices == ()
     engine, device = parse_entry("a::OnnxRuntime:gpu0=file:///m", "here").notices
     assert "engine OnnxRuntime" in engine

@@ -45,12 +45,12 @@ def test_a_properties_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
     }
 
 
-def test_only_an_odd_number_of_backslashes_joins_a_line_to_the_next(tmp_path: Path) -> None:
+def test_an_odd_number_of_backslashes_joins_lines(tmp_path: Path) -> None:
     text = "option.a=one\\\\\noption.b=two\\\\\\\n  three\n"
     assert read(tmp_path, text) == {"option.a": "one\\", "option.b": "two\\three"}
 
 
-def test_a_value_tells_its_file_and_the_line_where_its_entry_begins(tmp_path: Path) -> None:
+def test_a_value_has_its_file_and_first_line(tmp_path: Path) -> None:
     path = tmp_path / "serving.properties"
     path.write_text("\n# c\noption.a=1,\\\n  2\noption.b=3\n", encoding="utf-8")
     sources = [given.source for given in read_properties_file(path)]
@@ -71,7 +71,7 @@ def test_a_value_tells_its_file_and_the_line_where_its_entry_begins(tmp_path: Pa
         ("OPTIONAL", "OPTIONAL"),
     ],
 )
-def test_variables_become_keys_by_the_naming_rule(name: str, key: str) -> None:
+def test_variables_become_keys_by_the_naming_rules(name: str, key: str) -> None:
     assert read_environment({name: "x"}) == [Given(name, key, "x", "environment")]
 
 
@@ -80,6 +80,6 @@ def test_empty_variables_are_not_given() -> None:
 
 
 @table("environ", [{}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}])
-def test_the_cache_directory_is_the_users_own_unless_an_absolute_one_is_set(environ: dict[str, str]) -> None:
+def test_the_cache_directory_is_the_users_unless_an_absolute_one_is_set(environ: dict[str, str]) -> None:
     assert cache_home(environ) == Path.home() / ".cache"
     assert cache_home({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me")

@@ -1,4 +1,4 @@
-"""The options of speculative decoding: who guesses, the names other servers use, and what clients see of it."""
+"""The options of speculative decoding, their names in other servers, and their effect on requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:
         ("--speculation guess", "must be one of auto, off, lookup, suffix, draft"),
     ],
 )
-def test_who_guesses_and_a_draft_model_must_go_together(tmp_path: Path, line: str, said: str) -> None:
+def test_draft_model_and_speculation_must_agree(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolved(tmp_path, line)
     assert said in str(caught.value)
@@ -57,7 +57,9 @@ def test_the_names_of_other_servers_act(tmp_path: Path, line: str, name: str, va
 
 @table("route", ["openai.completions", "ovms.completions", "openai.chat", "ovms.chat"])
 @table(("line", "acts"), [("--speculation off", False), ("", True), ("--draft-model small", True)])
-def test_the_requests_parameters_act_where_somebody_drafts(tmp_path: Path, route: str, line: str, acts: bool) -> None:
+def test_num_assistant_tokens_of_requests_acts_with_speculation(
+    tmp_path: Path, route: str, line: str, acts: bool
+) -> None:
     dialect = set_up_all(model_profile(resolved(tmp_path, line)))[route]
     is_completion = route.endswith("completions")
     path = ("/v1/" if route.startswith("openai") else "/v3/") + ("completions" if is_completion else "chat/completions")

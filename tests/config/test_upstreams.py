@@ -1,4 +1,4 @@
-"""The options of the engine that asks servers elsewhere."""
+"""The options of the engine `remote`."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def test_servers_are_listed_with_commas_or_blanks() -> None:
         "http://a,http://a/",
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the caller words the message
         Urls().parse(text)
 
 
-def test_the_key_comes_from_the_environment_and_is_not_shown() -> None:
+def test_the_key_comes_from_the_environment_and_stays_hidden() -> None:
     config = resolved({"DRAGOMAN_UPSTREAM_API_KEY": "hush"}, engine="remote", upstream="http://a")
     assert config.upstream.upstream_api_key == "hush"
     assert "hush" not in repr(config)
 
 
-def test_options_of_the_other_way_have_no_effect_and_that_is_said() -> None:
+def test_options_of_the_other_engine_are_noted_without_effect() -> None:
     far = resolved(engine="remote", upstream="http://a", dtype="f32", kv_cache_gb="2", max_num_seqs="9")
     assert [notice.split("=")[0] for notice in far.notices] == ["--dtype", "--kv_cache_gb"]
     near = resolved(upstream="http://a")

@@ -1,4 +1,4 @@
-"""`dragoman chat` as somebody meets it who types: in tmux, against a scripted server and with the bundled model."""
+"""`dragoman chat` in tmux, with a scripted server and with the bundled model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server() -> Iterator[ScriptedChatServer]:
 
 @contextmanager
 def chat(tmp_path: Path, *words: str, has_extra: bool = True) -> Iterator[Pane]:
-    """A chat whose home is `tmp_path`, ready to be typed to. Without the extra prompt_toolkit cannot be imported."""
+    """A chat that waits for input, with `tmp_path` as its home. Without the extra prompt_toolkit cannot be imported."""
     environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     if not has_extra:
         hidden = tmp_path / "hidden" / "prompt_toolkit"
@@ -125,7 +125,7 @@ def test_several_lines_are_one_message(has_extra: bool, server: ScriptedChatServ
 
 
 @pytest.mark.parametrize("has_extra", [True, False])
-def test_ctrl_c_stops_the_answer_and_then_leaves(has_extra: bool, server: ScriptedChatServer, tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_answer_and_then_the_chat(has_extra: bool, server: ScriptedChatServer, tmp_path: Path) -> None:
     server.answers += [[*said("It begins"), HANG], [HANG], said("Well.")]
     with chat(tmp_path, server.url, has_extra=has_extra) as pane:
         pane.enter("A story")
@@ -150,7 +150,7 @@ def test_ctrl_c_stops_the_answer_and_then_leaves(has_extra: bool, server: Script
 
 
 def wait_for_calls(pane: Pane, server: ScriptedChatServer, count: int) -> None:
-    """Until the server has been called so often, which no output tells of."""
+    """Wait until the server has had this number of calls."""
     while len(server.bodies) < count:
         pane.text()
 
@@ -184,7 +184,7 @@ def test_reasoning_and_tool_calls_are_shown_and_answered(server: ScriptedChatSer
         assert pane.wait_for_end() == 0
 
 
-def test_what_was_typed_is_there_the_next_time(server: ScriptedChatServer, tmp_path: Path) -> None:
+def test_typed_lines_are_kept_for_the_next_time(server: ScriptedChatServer, tmp_path: Path) -> None:
     server.answers += [said("Yes."), said("Again."), said("No.")]
     kept = tmp_path / "state" / "dragoman" / "chat_history"
     with chat(tmp_path, server.url) as pane:

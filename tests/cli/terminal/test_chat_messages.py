@@ -67,11 +67,11 @@ def test_the_standard_input_is_one_message(
     ]
 
 
-def test_a_prompt_behind_the_model_is_the_only_message(
+def test_a_prompt_after_the_model_is_the_only_message(
     server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Open(io.StringIO):
-        """A standard input that nobody has to read: a terminal, or a pipe that stays open."""
+        """A standard input that must not be read: a terminal, or a pipe that stays open."""
 
         def read(self, size: int | None = -1) -> str:
             raise AssertionError("the standard input was read")
@@ -90,7 +90,7 @@ def test_a_prompt_behind_the_model_is_the_only_message(
     assert server.bodies[-1]["messages"] == [{"role": "user", "content": "Why?"}]
 
 
-def test_only_the_answer_is_written_where_no_terminal_is(
+def test_without_a_terminal_only_the_answer_is_written(
     server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
@@ -134,7 +134,7 @@ def test_without_a_key_none_is_sent(server: ScriptedChatServer, monkeypatch: pyt
         ([{"content": "half"}, {"error": {"message": "the engine died"}}], "the engine died"),
     ],
 )
-def test_a_failure_is_one_line_and_the_exit_code(
+def test_a_failure_gives_one_line_and_the_exit_code(
     answer: tuple[int, dict[str, object]] | list[dict[str, object]],
     told: str,
     server: ScriptedChatServer,
@@ -146,7 +146,9 @@ def test_a_failure_is_one_line_and_the_exit_code(
     assert capsys.readouterr().err == f"dragoman: {told}\n"
 
 
-def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_gives_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with scripted_chat_server() as gone:
         url = gone.url
     assert run(monkeypatch, "hello", "chat", url) == 1
@@ -182,7 +184,7 @@ def test_an_empty_standard_input_is_an_error(
         ),
     ],
 )
-def test_mistakes_on_the_command_line_are_told(
+def test_mistakes_on_the_command_line_are_reported(
     words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "hello", *words) == 2
@@ -196,7 +198,7 @@ def test_mistakes_on_the_command_line_are_told(
     ("option", "content", "told"),
     [("--image", "no picture", "must be a picture: PNG"), ("--tools", "{}", "must hold a JSON array of objects")],
 )
-def test_files_that_do_not_fit_are_told(
+def test_unusable_files_are_reported(
     option: str,
     content: str,
     told: str,
@@ -213,7 +215,7 @@ def test_files_that_do_not_fit_are_told(
 def test_complete_streams_prints_json_and_logprobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the bundled model in this process: the three forms tell of the same greedy text."""
+    """With the bundled model in this process: the three forms have the same greedy text."""
     words = ["--dtype", "f32", "--temperature", "0", "--max-tokens", "8"]
     assert run(monkeypatch, "", "complete", "The sky is", *words) == 0
     text = capsys.readouterr().out.removesuffix("\n")
@@ -241,7 +243,7 @@ def test_chat_with_a_model_in_this_process(monkeypatch: pytest.MonkeyPatch, caps
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_a_model_without_sampling_of_its_own_is_sampled_as_ollama_does(
+def test_a_model_without_sampling_defaults_gets_ollamas(
     server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def opened(

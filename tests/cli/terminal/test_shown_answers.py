@@ -1,4 +1,4 @@
-"""Tests what `dragoman chat` shows: the progress of a call, then the answer, and what is kept of a stopped one."""
+"""`dragoman chat` shows the progress of a call, then the answer, and keeps the text of a stopped one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.tables import table
 
 
 class Terminal(io.StringIO):
-    """What is written to a terminal."""
+    """A terminal that keeps its output."""
 
     def isatty(self) -> bool:
         return True
 
     def lines(self) -> list[str]:
-        """What is to be seen in the end, without styles."""
+        """The visible lines at the end, without styles."""
         plain = self.getvalue()
         for style in ("\x1b[2m", "\x1b[0m"):
             plain = plain.replace(style, "")
@@ -37,11 +37,11 @@ WORDS: list[tuple[dict[str, Any], str]] = [
 
 
 @table(("told", "words"), WORDS)
-def test_progress_is_told_in_words(told: dict[str, Any], words: str) -> None:
+def test_progress_is_shown_in_words(told: dict[str, Any], words: str) -> None:
     assert progress_words(told) == words
 
 
-def test_the_answer_takes_the_place_of_what_was_told() -> None:
+def test_the_answer_replaces_the_progress() -> None:
     events: list[dict[str, Any]] = [
         {"prompt_progress": told, "choices": [{"delta": {"role": "assistant", "content": None}}]} for told, _ in WORDS
     ]
@@ -58,7 +58,7 @@ def test_the_answer_takes_the_place_of_what_was_told() -> None:
         assert stream.getvalue() == "Good day.\n"
 
 
-def test_only_servers_that_know_the_parameter_are_asked_for_it() -> None:
+def test_only_servers_with_the_parameter_get_it() -> None:
     with scripted_chat_server() as server:
         for owner in ("dragoman", "llamacpp", "somebody"):
             server.owner = owner
@@ -81,7 +81,7 @@ class StoppedTerminal(Terminal):
         return len(text)
 
 
-def test_what_the_user_saw_before_ctrl_c_is_kept() -> None:
+def test_text_shown_before_ctrl_c_is_kept() -> None:
     with scripted_chat_server() as server:
         server.answers.append(said("It begins", " and ends."))
         screen = Screen(StoppedTerminal(), io.StringIO(), {})
