@@ -89,7 +89,7 @@ class BackgroundAccount:
         plain_s = self._plain_s(parts.num_rows)
         extra_s = duration_s - plain_s
         if parts.num_background_rows and not parts.num_background_tokens:
-            self._row_s = mixed(self._row_s, max(extra_s, 0.0) / parts.num_background_rows)
+            self._row_s = _mixed(self._row_s, max(extra_s, 0.0) / parts.num_background_rows)
         self._settle(SHARE * plain_s - extra_s, prompt_token_s)
 
     def _plain_s(self, num_rows: int) -> float:
@@ -102,6 +102,5 @@ class BackgroundAccount:
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
 
 
-def mixed(known: float | None, new: float) -> float:
-    """A mean of measurements that follows the newest ones; `known` None = none before."""
+def _mixed(known: float | None, new: float) -> float:
     return new if known is None else known + _WEIGHT * (new - known)

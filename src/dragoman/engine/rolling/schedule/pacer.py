@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from dragoman.engine.rolling.background import mixed
-
 # The smallest piece of a prompt. With smaller ones, where rows are expensive (AVX2), a step spends most of its time on the
 # fixed cost of prompts. Then there are far more steps with prompts, and all streams wait longer in total.
 _LEAST_PIECE = 16
+_WEIGHT = 0.25  # the weight of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
 _NUM_KEPT = 64  # durations kept per size of decode steps
 _FULL = 0.75  # of a full step: in smaller ones a token may cost more
@@ -75,9 +74,9 @@ class Pacer:
         return max(_LEAST_PIECE, int(allowed_s / self._prompt_token_s))
 
     def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
-        self.step_s = mixed(self.step_s, duration_s)
+        self.step_s = _mixed(self.step_s, duration_s)
         if num_prompt_tokens:
-            self.whole_prompt_token_s = mixed(self.whole_prompt_token_s, duration_s / num_prompt_tokens)
+            self.whole_prompt_token_s = _mixed(self.whole_prompt_token_s, duration_s / num_prompt_tokens)
         size = num_rows.bit_length()
         known = self._decode_s[size]
         is_known = bool(known) and self._ages[size] < _MAX_AGE
@@ -90,7 +89,7 @@ class Pacer:
             if decode_s:
                 self._ages[size] += 1
             cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
-            self._prompt_token_s = mixed(self._prompt_token_s, cost_s)
+            self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
             if self._full_step_tokens is not None and num_prompt_tokens >= _FULL * self._full_step_tokens:
                 self._full_token_s.append(cost_s)
         elif num_rows:
@@ -103,3 +102,7 @@ class Pacer:
         """The first quartile of the kept durations."""
         known = sorted(self._decode_s[size])
         return known[len(known) // 4]
+
+
+def _mixed(known: float | None, new: float) -> float:
+    return new if known is None else known + _WEIGHT * (new - known)
