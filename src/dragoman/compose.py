@@ -201,10 +201,7 @@ async def _build_generating(
     if built.reads_tokenizer:
         is_control = text.tokenizer.is_control_to_llguidance
         text = replace(text, output=_output_format(config, text.chat_template, text.tokenizer, is_control))
-    loader = prompts = None
-    if built.pictures is not None:
-        loader = PictureLoader(picture_limits(config), memory=process_memory(config.server.max_image_memory))
-        prompts = PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
+    loader, prompts = _pictures(config, built.pictures)
     service = Service(
         name=config.name,
         engine=engine,
@@ -235,13 +232,13 @@ async def _build_generating(
         tells_progress=built.engine.capabilities.progress,
         shifts_context=limits.shifts_context,
     )
-    dialects = set_up_all(profile)
-    served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)
+    served = _served(config, service, engine, set_up_all(profile), built.dtype, text.tokenizer.max_token_chars)
     served = replace(served, adapters=adapters, profile=profile)
     needs, hooks = memory_needs(config), None if code is None else code.hooks
     memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
-    has_template = text.chat_template is not None
-    composed = ComposedModel(served, built.facts, has_template, memory=memory, hooks=hooks, loader=loader)
+    composed = ComposedModel(
+        served, built.facts, text.chat_template is not None, memory=memory, hooks=hooks, loader=loader
+    )
     return replace(composed, pictures=built.pictures, renewal=Renewal(engine, making))
 
 
@@ -487,6 +484,13 @@ def _aliases(config: Config) -> tuple[str, ...]:
     """Further names of the model; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
     return (*config.model.name[1:], *_merged_name(config), *versioned)
+
+
+def _pictures(config: Config, rules: PictureRules | None) -> tuple[PictureLoader | None, PicturePrompts | None]:
+    if rules is None:
+        return None, None
+    loader = PictureLoader(picture_limits(config), memory=process_memory(config.server.max_image_memory))
+    return loader, PicturePrompts(rules, loader, config.pictures.limit_mm_per_prompt)
 
 
 def picture_limits(config: Config) -> PictureLimits:
