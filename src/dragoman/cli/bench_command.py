@@ -295,7 +295,7 @@ def run(_: object, asked: BenchArguments, console: Console) -> int:
         _drive(benchmark)
     except BenchError as error:
         display.finish()
-        console.tell(_told(error))
+        console.tell(f"{flag_of(error.option)}: {error}" if isinstance(error, OptionError) else error)
         code = FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -318,10 +318,6 @@ def _drive(benchmark: Benchmark) -> None:
         return
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(benchmark.run())
-
-
-def _told(error: BenchError) -> str:
-    return f"--{error.option.replace('_', '-')}: {error}" if isinstance(error, OptionError) else str(error)
 
 
 def _written(report: Report, asked: BenchArguments) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.command_options import Command, ReadWords, option, options_of
@@ -72,28 +71,18 @@ def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments
 
 
 def run(_: object, asked: ModelsArguments, console: Console) -> int:
-    places = _Places(hub_environment(console.variables).cache, asked.cache_dir)
+    hub, kept = hub_environment(console.variables).cache, asked.cache_dir
+    on_hub = hub_models(hub)
+    if asked.name == "kept":
+        return _remove_kept(kept_models(kept, on_hub), asked, console)
     if asked.name is not None:
-        confirmed = (lambda _: True) if asked.yes else _confirmation(sys.stdin, console.stderr)
-        return _remove(asked.name, places, confirmed, console.stdout)
-    found = places.all()
-    console.stdout.write(
-        json.dumps([asdict(one) for one in found], indent=2) + "\n" if asked.json else _table(found, places)
-    )
+        return _remove(asked.name, on_hub, asked, console)
+    found = [*bundled_models(BUNDLED), *on_hub, *kept_models(kept, on_hub)]
+    if asked.json:
+        console.stdout.write(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+    else:
+        console.stdout.write(f"{aligned([_HEADER, *map(_row, found)])}\nhub cache: {hub}\nkept: {kept}\n")
     return 0
-
-
-class _Places:
-    def __init__(self, hub: Path, kept: Path) -> None:
-        self.hub, self.kept = hub, kept
-
-    def all(self) -> list[LocalModel]:
-        on_hub = hub_models(self.hub)
-        return [*bundled_models(BUNDLED), *on_hub, *kept_models(self.kept, on_hub)]
-
-
-def _table(found: Sequence[LocalModel], places: _Places) -> str:
-    return f"{aligned([_HEADER, *map(_row, found)])}\nhub cache: {places.hub}\nkept: {places.kept}\n"
 
 
 def _row(model: LocalModel) -> tuple[str, ...]:
@@ -101,51 +90,50 @@ def _row(model: LocalModel) -> tuple[str, ...]:
     return model.name, model.kind, model.family, model.format, size_text(model.size), state
 
 
-def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
-    def ask(question: str) -> bool:
-        if not stdin.isatty():
-            stderr.write(f"dragoman: {question} Nobody can be asked here; --yes says so\n")
-            return False
-        stderr.write(f"{question} [y/N] ")
-        stderr.flush()
-        return stdin.readline().strip().lower() in ("y", "yes")
+def _is_confirmed(question: str, asked: ModelsArguments, console: Console) -> bool:
+    if asked.yes:
+        return True
+    if not sys.stdin.isatty():
+        console.stderr.write(f"dragoman: {question} Nobody can be asked here; --yes says so\n")
+        return False
+    console.stderr.write(f"{question} [y/N] ")
+    console.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    return ask
 
-
-def _remove(name: str, places: _Places, confirmed: Callable[[str], bool], stdout: TextIO) -> int:
+def _remove(name: str, on_hub: Sequence[LocalModel], asked: ModelsArguments, console: Console) -> int:
     """Raises: HubError if the model does not exist; OSError."""
-    on_hub = hub_models(places.hub)
-    if name == "kept":
-        return _remove_kept(kept_models(places.kept, on_hub), places, confirmed, stdout)
+    hub = hub_environment(console.variables).cache
     repo, _, revision = name.partition("@")
     found = [one for one in on_hub if name in (one.name, one.name.partition("@")[0], f"{repo}@{Path(one.path).name}")]
     if not found:
-        raise HubError(f"{name}: not in the hub's cache, {places.hub}; `dragoman models` lists what is there")
+        raise HubError(f"{name}: not in the hub's cache, {hub}; `dragoman models` lists what is there")
     listed = ", ".join(one.name for one in found)
-    if not confirmed(f"Remove {listed} ({size_text(sum(one.size for one in found))}) from {places.hub}?"):
+    size = size_text(sum(one.size for one in found))
+    if not _is_confirmed(f"Remove {listed} ({size}) from {hub}?", asked, console):
         return FAILED
-    freed = remove_hub_model(places.hub, repo, Path(found[0].path).name if revision else "")
-    for one in kept_models(places.kept, found):
+    freed = remove_hub_model(hub, repo, Path(found[0].path).name if revision else "")
+    for one in kept_models(asked.cache_dir, found):
         if one.name in {model.name for model in found}:
             Path(one.path).unlink(missing_ok=True)
             freed += one.size
-    stdout.write(f"removed {listed}, {size_text(freed)}\n")
+    console.stdout.write(f"removed {listed}, {size_text(freed)}\n")
     return 0
 
 
-def _remove_kept(found: Sequence[LocalModel], places: _Places, confirmed: Callable[[str], bool], stdout: TextIO) -> int:
-    size = sum(one.size for one in found)
+def _remove_kept(found: Sequence[LocalModel], asked: ModelsArguments, console: Console) -> int:
     if not found:
-        stdout.write(f"nothing is kept in {places.kept}\n")
+        console.stdout.write(f"nothing is kept in {asked.cache_dir}\n")
         return 0
-    if not confirmed(f"Remove {len(found)} kept graphs and archives ({size_text(size)}) from {places.kept}?"):
+    size = size_text(sum(one.size for one in found))
+    listed = f"{len(found)} kept graphs and archives"
+    if not _is_confirmed(f"Remove {listed} ({size}) from {asked.cache_dir}?", asked, console):
         return FAILED
     for one in found:
         if one.path.endswith(".blob"):
             Path(one.path).unlink(missing_ok=True)
-    shutil.rmtree(places.kept / "archives", ignore_errors=True)
-    stdout.write(f"removed {len(found)} kept graphs and archives, {size_text(size)}\n")
+    shutil.rmtree(asked.cache_dir / "archives", ignore_errors=True)
+    console.stdout.write(f"removed {listed}, {size}\n")
     return 0
 
 

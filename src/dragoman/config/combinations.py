@@ -45,10 +45,6 @@ class _Idle:
     value: Value = None
 
 
-def _has_proposer(values: Values) -> bool:
-    return values["speculation"] != "off"
-
-
 _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "kernels", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
     "prefix_cache", "prefix_store_gb", "prefix_store_dir",
@@ -77,7 +73,7 @@ _IDLE = (
     ),
     _Idle(
         ("num_assistant_tokens", "max_ngram_size", "speculative_max_batch"),
-        lambda values: not _has_proposer(values),
+        lambda values: values["speculation"] == "off",
         "nobody guesses with option.speculation=off",
     ),
     _Idle(

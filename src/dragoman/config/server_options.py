@@ -28,14 +28,6 @@ from dragoman.config.option import Alias, option
 _option = partial(option, is_servers=True)
 
 
-def _mebibytes(text: str) -> str:
-    return str(int(text) * 1024 * 1024)
-
-
-def _traces_url(text: str) -> str:
-    return text.rstrip("/") + "/v1/traces"
-
-
 def split_address(text: str) -> tuple[str, str]:
     """Host and port of `http://HOST:PORT`. Raises: ValueError for another form."""
     scheme, separator, address = text.rpartition("://")
@@ -43,14 +35,6 @@ def split_address(text: str) -> tuple[str, str]:
     if not colon or not host or (separator and scheme != "http"):
         raise ValueError(text)
     return host, port
-
-
-def _address_host(text: str) -> str:
-    return split_address(text)[0]
-
-
-def _address_port(text: str) -> str:
-    return split_address(text)[1]
 
 
 KEY_OPTIONS = ("api_key", "api_key_file", "aws_key_pair", "aws_credentials")
@@ -65,14 +49,14 @@ class ServerSettings:
         "127.0.0.1",
         Addresses(),
         "Address to listen on, or several separated by commas; 0.0.0.0 also serves other machines.",
-        keys=(Alias("inference_address", _address_host, "http://HOST:PORT"),),
+        keys=(Alias("inference_address", lambda text: split_address(text)[0], "http://HOST:PORT"),),
     )
     port: int = _option(
         8080,
         Integer(0, 65535),
         "Port to listen on; 0 picks a free one.",
         env=(Alias("SAGEMAKER_BIND_TO_PORT"),),
-        keys=(Alias("inference_address", _address_port, "http://HOST:PORT"),),
+        keys=(Alias("inference_address", lambda text: split_address(text)[1], "http://HOST:PORT"),),
     )
     unix_socket: Path | None = _option(
         None,
@@ -182,7 +166,7 @@ class ServerSettings:
         unit="bytes",
         env=(
             Alias("SAGEMAKER_MAX_REQUEST_SIZE"),
-            Alias("SAGEMAKER_MAX_PAYLOAD_IN_MB", _mebibytes, "an integer >= 1, in MiB"),
+            Alias("SAGEMAKER_MAX_PAYLOAD_IN_MB", lambda text: str(int(text) << 20), "an integer >= 1, in MiB"),
         ),
     )
     max_body_memory: int = _option(
@@ -408,7 +392,10 @@ class ServerSettings:
         "dragoman[otel]; the SDK's other variables (OTEL_*) apply.",
         unset="no spans are sent",
         keys=(Alias("option.otlp_traces_endpoint"),),
-        env=(Alias("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), Alias("OTEL_EXPORTER_OTLP_ENDPOINT", _traces_url)),
+        env=(
+            Alias("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+            Alias("OTEL_EXPORTER_OTLP_ENDPOINT", lambda text: text.rstrip("/") + "/v1/traces"),
+        ),
     )
     otlp_traces_protocol: str = _option(
         "http/protobuf",

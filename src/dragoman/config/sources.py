@@ -80,17 +80,13 @@ def _logical_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
             continue
         first = first if pending else number
         pending += text
-        if _is_continued(pending):
+        if (len(pending) - len(pending.rstrip("\\"))) % 2:  # an odd number of backslashes continues the line
             pending = pending[:-1]
             continue
         yield first, pending
         pending = ""
     if pending:
         yield first, pending
-
-
-def _is_continued(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _entries(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:

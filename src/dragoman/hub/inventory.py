@@ -134,7 +134,8 @@ def _described(name: str, kind: str, directory: Path, size: int) -> LocalModel:
     ggufs = sorted(directory.rglob("*.gguf"))
     gguf = gguf_type(ggufs[0].name) if ggufs else ""
     lacking = missing(directory, gguf) if kind == HUB else ""
-    return LocalModel(name, kind, size, _family(config), _format(directory, config, ggufs), lacking, str(directory))
+    family = str(config.get("model_type") or "")
+    return LocalModel(name, kind, size, family, _format(directory, config, ggufs), lacking, str(directory))
 
 
 def _config(directory: Path) -> dict[str, Any]:
@@ -143,10 +144,6 @@ def _config(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _family(config: Mapping[str, Any]) -> str:
-    return str(config.get("model_type") or "")
 
 
 def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -> str:

@@ -71,7 +71,7 @@ def _bpe(model: SentencePieceModel, has_symbols: bool) -> Any:
     return models.BPE(
         vocab=vocabulary,
         merges=all_merges(made, frozenset(made)),
-        unk_token=_unknown(model),
+        unk_token=model.pieces[model.ids_of(PieceType.UNKNOWN)[0]].text,
         fuse_unk=True,
         byte_fallback=_has_all_bytes(model),
         ignore_merges=has_symbols,  # merges do not make symbols
@@ -92,10 +92,6 @@ def _score(piece: Piece, highest: float) -> float:
     if piece.type == PieceType.USER_DEFINED:
         return len(piece.text.encode()) * highest - 0.1
     return piece.score if piece.type == PieceType.NORMAL else 0.0
-
-
-def _unknown(model: SentencePieceModel) -> str:
-    return model.pieces[model.ids_of(PieceType.UNKNOWN)[0]].text
 
 
 def _has_all_bytes(model: SentencePieceModel) -> bool:

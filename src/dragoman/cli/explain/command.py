@@ -37,7 +37,8 @@ def run(config: Config | None, asked: ExplainArguments, console: Console) -> int
     """Print the explanation. Returns the exit code, 1 if the call would be refused. `config` None: `asked.url` explains."""
     api_key = console.variables.get("DRAGOMAN_API_KEY", "")
     explained = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, console.display))
-    console.stdout.write(json.dumps(explained, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explained))
+    text = json.dumps(explained, indent=2, ensure_ascii=False) if asked.json else "\n".join(_lines(explained))
+    console.stdout.write(text + "\n")
     return FAILED if explained["refusal"] else 0
 
 
@@ -63,10 +64,6 @@ async def _explained(config: Config, asked: ExplainArguments, display: ProgressD
         endpoints = Endpoints(all_apis(), registry_of(served), gate, switches=settings.switches)
         made = await explain(HttpCall("POST", "/explain", asked.call, request_id="explained"), endpoints)
     return msgspec.to_builtins(made)
-
-
-def _text(told: Any) -> str:
-    return "\n".join(_lines(told)) + "\n"
 
 
 def _lines(told: Any) -> Iterator[str]:
