@@ -261,7 +261,7 @@ def _build_pooling(
         question = PairQuestion(template.before, template.body, template.after, template.instruction)
     late = None if recipe.late is None else late_writing(recipe.late, tokenizer)
     preparer = TextPreparer(tokenizer, facts, question, recipe.lowers_case, late)
-    service = TextsService(config.name, engine, preparer, config.server.predict_timeout)
+    service = TextsService(engine, preparer, config.server.predict_timeout)
     profile = replace(model_profile(config, code), pooling=service)
     refusing = NoTexts(config.name, service)
     served = _served(config, refusing, engine, set_up_all(profile), built.dtype, tokenizer.max_token_chars)

@@ -170,7 +170,6 @@ DECODES_ELSEWHERE = {
     "apis/lmi/hooks/content.py": "a model.py asks for it, after the check",
     "apis/lmi/hooks/inputs.py": "a model.py asks for it, after the check",
     "apis/lmi/operator/handler_model.py": "an answer of our own",
-    "apis/openai_wire/describe.py": "a schema of our own",
     "apis/ollama/encoder.py": "what a model has written",
     "apis/anthropic/encoder.py": "what a model has written",
     "apis/anthropic/batches.py": "lines of our own",

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import NotFound
-from dragoman.server.apis.responses.disk import ResponseDisk, ResponseDocument
 from dragoman.server.apis.responses.schema import Response, ToldFormat, ToldReasoning, ToldText
-from dragoman.server.apis.responses.store import ResponseStore, Running, StoreLimits
+from dragoman.server.apis.responses.store import ResponseDisk, ResponseDocument, ResponseStore, Running, StoreLimits
 
 ITEMS = ({"type": "message", "id": "msg_mine", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},)
 

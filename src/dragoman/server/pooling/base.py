@@ -142,11 +142,11 @@ class Pooled(Generic[ValuesT]):
 
 
 class PoolingService(Protocol):
-    """Embeds or scores with one model. Cancelling an `await` drops what is queued of the request.
+    """One model; `embedder`, `scorer` and the like check that it does what is asked. Cancelling drops what is queued.
 
     All methods raise Overloaded (with `retry_after_s`), RequestTimeout, EngineFailed for this request, EngineDead and
-    Unavailable; UnsupportedFeature for a model that does other things. InvalidParameter names a field of the request as its
-    `param`. CapacityError: a text is too long and may not be truncated; its message has the text's index.
+    Unavailable. InvalidParameter names a field of the request as its `param`. CapacityError: a text is too long and may not
+    be truncated; its message has the text's index.
     """
 
     @property

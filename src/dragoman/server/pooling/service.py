@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.base import PooledRows, TextPooling
-from dragoman.errors import InvalidParameter, RequestTimeout, UnsupportedFeature
+from dragoman.errors import InvalidParameter, RequestTimeout
 from dragoman.server.observation.record import current_call, new_request
 from dragoman.server.pooling.base import (
     ClassifyRequest,
@@ -41,13 +41,11 @@ _LEAST_LENGTH = np.float32(1e-12)  # of a vector that is divided by it, as torch
 class TextsService:
     def __init__(
         self,
-        name: str,
         engine: TextPooling,
         preparer: TextPreparer,
         request_timeout_s: float | None = None,
         pool: Executor | None = None,
     ) -> None:
-        self._name = name
         self._engine = engine
         self._preparer = preparer
         self._request_timeout_s = request_timeout_s
@@ -62,7 +60,6 @@ class TextsService:
         return self._preparer.tokenizer
 
     async def embed(self, request: EmbedRequest) -> Pooled[Numbers]:
-        self._check_kind("embed", PoolingKind.EMBED)
         prepare = self._preparer.embedded
         rows, texts = await self._run(request.request_id, prepare, request, _num_chars(request.texts))
         vectors: Numbers = rows.rows
@@ -77,7 +74,6 @@ class TextsService:
             raise InvalidParameter("pairs must hold at least one pair, got none", param="pairs")
         if self.facts.kind in (PoolingKind.EMBED, PoolingKind.TOKENS):
             return await self._similarities(request)
-        self._check_kind("score", PoolingKind.SCORE)
         counts: list[int] = []
 
         def prepare(request: ScoreRequest) -> list[PooledText]:
@@ -93,9 +89,6 @@ class TextsService:
         return Pooled(values if request.raw else activated(values, self.facts.activation), tuple(num_tokens))
 
     async def classify(self, request: ClassifyRequest) -> Pooled[Numbers]:
-        self._check_kind("classify", PoolingKind.CLASSIFY, PoolingKind.SCORE)
-        if not self.facts.labels:
-            raise UnsupportedFeature(f"model {self._name} has no labels and does not classify", param="model")
         if not request.texts:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
         num_chars = _num_chars([part for text in request.texts for part in parts_of(text)])
@@ -105,7 +98,6 @@ class TextsService:
         return Pooled(values, tuple(len(text.token_ids) for text in texts))
 
     async def token_vectors(self, request: EmbedRequest) -> Pooled[Sequence[Numbers]]:
-        self._check_kind("embed tokens", PoolingKind.EMBED, PoolingKind.TOKENS)
         is_late, size = self.facts.kind is PoolingKind.TOKENS, self.facts.dimensions
 
         def prepare(request: EmbedRequest) -> list[PooledText]:
@@ -129,15 +121,9 @@ class TextsService:
         return Pooled(await self._off_loop(finish, len(texts) * size), tuple(len(text.token_ids) for text in texts))
 
     async def weigh(self, request: EmbedRequest) -> Pooled[Sequence[npt.NDArray[np.void]]]:
-        self._check_kind("weigh words", PoolingKind.SPARSE)
         rows, texts = await self._run(request.request_id, self._preparer.embedded, request, _num_chars(request.texts))
         self._check_numbers(sum(map(len, rows.rows)))
         return Pooled(rows.rows, tuple(len(text.token_ids) for text in texts))
-
-    def _check_kind(self, what: str, *kinds: PoolingKind) -> None:
-        if self.facts.kind not in kinds:
-            message = f"model {self._name} {self.facts.kind.does} and does not {what}"
-            raise UnsupportedFeature(message, param="model")
 
     def _check_numbers(self, count: int) -> None:
         if count > _MOST_NUMBERS:

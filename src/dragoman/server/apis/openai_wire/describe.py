@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -303,7 +304,7 @@ def struct_body(
 
 def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:
     """The schema with everything that is checked beyond the type."""
-    schema = _deep_copy(_OWN_TYPES.get(name, schema))
+    schema = deepcopy(_OWN_TYPES.get(name, schema))
     if name == "stop":
         own = profile.max_stop_strings
         operators = model.limits.max_stop_strings
@@ -342,8 +343,3 @@ def _narrow(schema: Schema, kind: str, **keywords: int) -> None:
     for choice in schema["anyOf"]:
         if choice.get("type") == kind:
             choice.update(keywords)
-
-
-def _deep_copy(schema: Mapping[str, Any]) -> Schema:
-    copied: Schema = msgspec.json.decode(msgspec.json.encode(schema))
-    return copied

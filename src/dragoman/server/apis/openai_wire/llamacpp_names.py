@@ -70,10 +70,6 @@ def in_order(samplers: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in ORDER if name in samplers)
 
 
-def has_penalty(sampling: SamplingParams) -> bool:
-    return sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty or sampling.frequency_penalty)
-
-
 def line_limits(n_indent: int | None, t_max_predict_ms: int | None) -> LineLimits | None:
     max_ms = t_max_predict_ms or 0
     if max_ms <= 0 and not n_indent:
@@ -201,7 +197,8 @@ def idle_llama_names(
 ) -> set[str]:
     """Its fields that change nothing, and fields of any name whose sampler is off."""
     idle = {name for name in ALIASES.keys() & raw.keys() if any(one in raw for one in ALIASES[name])}
-    if body.repeat_last_n not in (None, -1, 0) and has_penalty(sampling):
+    penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    if body.repeat_last_n not in (None, -1, 0) and penalties != (1.0, 0.0, 0.0):
         idle.add("repeat_last_n")
     if body.post_sampling_probs and not sampling.logprobs:
         idle.add("post_sampling_probs")

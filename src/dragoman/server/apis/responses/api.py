@@ -1,32 +1,50 @@
-"""OpenAI's Responses API: on `/v1` as OpenAI has it, on `/v3` with OpenVINO Model Server's defaults, texts and events."""
+"""OpenAI's Responses API: on `/v1` as OpenAI has it, on `/v3` with OpenVINO Model Server's defaults, texts and events.
+
+On the event loop. Source: OpenAI API reference, responses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
+import msgspec
+
+from dragoman.errors import InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.api import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
     Dialects,
     HttpCall,
     ModelProfile,
+    Reply,
     StreamedReply,
+    json_reply,
     model_of_body,
 )
 from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
+from dragoman.server.apis.openai_wire.fields import either, shown
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
-from dragoman.server.apis.responses import stored
 from dragoman.server.apis.responses.background import Backgrounds
-from dragoman.server.apis.responses.describe import PARAMETERS, request_body, request_schemas
+from dragoman.server.apis.responses.describe import PAGE, PARAMETERS, request_body, request_schemas
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
-from dragoman.server.apis.responses.request import COMPACTED
-from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
-from dragoman.server.apis.responses.store import Asking, ResponseStore, set_asking
+from dragoman.server.apis.responses.request import COMPACTED, INCLUDES
+from dragoman.server.apis.responses.schema import (
+    EVENTS,
+    DeletedResponse,
+    InputTokens,
+    ItemList,
+    Response,
+    ResponseFailure,
+)
+from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, set_asking
+from dragoman.server.batches.keeping import in_order, page_of
 from dragoman.server.describe.answers import COUNTING, REFUSING, Answer, ErrorFamily, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
+from dragoman.server.generation.text_service import text_service
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.operations import (
     AnswerCall,
@@ -38,8 +56,103 @@ from dragoman.server.operations import (
     Server,
     not_offered,
 )
-from dragoman.server.responder import send_streamed
+from dragoman.server.responder import note_ignored, send_streamed
 from dragoman.server.security.scopes import Scope
+
+
+def _after(query: Mapping[str, str]) -> int | None:
+    text = query.get("starting_after")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise InvalidParameter(
+            f"starting_after must be the number of an event, got {shown(text)}", param="starting_after"
+        )
+    return int(text)
+
+
+async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
+    """The response, as far as it is, or its events. Raises: NotFound, InvalidRequest."""
+    _check_include(http.query)
+    response_id = http.path_params["response_id"]
+    store = await ResponseStore.found(server)
+    running = store.running(response_id, http.caller)
+    response = store.get(response_id, http.caller).response if running is None else running.response
+    after = _after(http.query)
+    if http.query.get("stream", "").lower() not in ("true", "1"):
+        if after is not None:
+            raise InvalidParameter("starting_after needs stream=true", param="starting_after")
+        return response
+    events = server.shared(Backgrounds.of).follow(response_id, -1 if after is None else after)
+    if events is None:
+        message = "stream must be false: this response was not made with background and stream, or its events are gone"
+        raise InvalidParameter(message, param="stream")
+    return events
+
+
+async def delete(http: HttpCall, server: Server) -> DeletedResponse:
+    store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
+    running = store.running(response_id, http.caller)
+    if running is not None:
+        _end(running, store, server)
+        if not running.response.store:
+            return DeletedResponse(response_id)
+    store.delete(response_id, http.caller)
+    return DeletedResponse(response_id)
+
+
+async def cancel(http: HttpCall, server: Server) -> Response:
+    store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
+    running = store.running(response_id, http.caller)
+    if running is not None:
+        return _end(running, store, server)
+    response = store.get(response_id, http.caller).response
+    if response.status == "cancelled":
+        return response
+    raise InvalidRequest(
+        f"Response {response_id} cannot be cancelled: its status is {response.status}", param="response_id"
+    )
+
+
+def _end(running: Running, store: ResponseStore, server: Server) -> Response:
+    server.watch.cancel(running.call_id)
+    failure = ResponseFailure("server_error", "the response was cancelled")
+    response = msgspec.structs.replace(running.response, status="cancelled", error=failure)
+    store.end(response, ())
+    return response
+
+
+async def input_items(http: HttpCall, server: Server) -> ItemList:
+    _check_include(http.query)
+    store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
+    running = store.running(response_id, http.caller)
+    items: Sequence[Item] = store.get(response_id, http.caller).items if running is None else running.items
+    found = in_order([dict(item) for item in items], http.query)
+    page, has_more = page_of(found, http.query, PAGE, itemgetter("id"))
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    return ItemList(data=page, first_id=first, last_id=last, has_more=has_more)
+
+
+def _check_include(query: Mapping[str, str]) -> None:
+    """Refuses values that are not in `INCLUDES`; those in it are always included."""
+    for name in ("include", "include[]"):
+        if name in query and query[name] not in INCLUDES:
+            message = f"include {shown(query[name])} is not supported: it must be {either(INCLUDES)}"
+            raise UnsupportedFeature(message, param="include")
+
+
+def input_tokens(dialect_name: str) -> AnswerCall:
+    async def answer(http: HttpCall, server: Server) -> Reply:
+        model = server.models.find(model_of_body(http, server))
+        dialect = model.dialects[dialect_name]
+        assert isinstance(dialect, ResponsesDialect)
+        parsed = dialect.understood(http, Asking(await ResponseStore.found(server), server))
+        headers = note_ignored(server.switches.for_call(http.headers), dialect.without_effect(parsed))
+        tokens = await text_service(model).tokenize(parsed.request.prompt)
+        return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
+
+    return answer
+
 
 V1 = "responses.v1"
 V3 = "responses.v3"
@@ -100,7 +213,7 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
         answers=errors.beside(json_answer(InputTokens, "the count", *IGNORED), COUNTING),
         body={JSON_MEDIA_TYPE: ref(body)},
         example={"model": "default", "input": QUESTION},
-        answer=stored.input_tokens(dialect),
+        answer=input_tokens(dialect),
     )
     yield not_offered(
         f"compact is not supported: {COMPACTED}",
@@ -129,7 +242,7 @@ def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]
     yield operation(
         "GET",
         path,
-        stored.retrieve,
+        retrieve,
         Answer("it", {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS}),
         parameters=("response_id", "response_stream_query", "starting_after_query"),
         summary="A stored response, or one that is being made",
@@ -138,7 +251,7 @@ def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]
     yield operation(
         "DELETE",
         path,
-        stored.delete,
+        delete,
         DeletedResponse,
         parameters=("response_id",),
         summary="Forget a response; if it is being made, that ends",
@@ -146,7 +259,7 @@ def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]
     yield operation(
         "POST",
         f"{path}/cancel",
-        stored.cancel,
+        cancel,
         Response,
         parameters=("response_id",),
         summary="End the making of a response",
@@ -154,7 +267,7 @@ def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]
     yield operation(
         "GET",
         f"{path}/input_items",
-        stored.input_items,
+        input_items,
         ItemList,
         summary="What a response was made of",
         parameters=("response_id", "after", "limit", "order"),

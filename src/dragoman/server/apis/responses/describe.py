@@ -14,7 +14,7 @@ from dragoman.server.apis.responses.items import ROLES
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.request import IGNORED, INCLUDES, REFUSED, SUMMARIES, TRUNCATIONS, VERBOSITIES
 from dragoman.server.apis.responses.schema import ResponsesBody
-from dragoman.server.apis.responses.stored import PAGE
+from dragoman.server.batches.keeping import PageNames
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import (
     BOOLEAN,
@@ -32,6 +32,7 @@ from dragoman.server.describe.json_schema import (
 from dragoman.tokenizer.message_content import DETAILS
 from dragoman.types import Limits
 
+PAGE = PageNames("after", "", 20, 100)  # OpenAI API reference, list input items
 _UINT32 = {"type": "integer", "minimum": 1, "maximum": 4294967295}
 _IGNORED = "; told back, and named in `x-dragoman-ignored`"
 
