@@ -19,8 +19,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
-from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage, StoredModel
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.vision.tower import Tower
 from dragoman.prefix_store import BlockStore

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 from dragoman.prefix_store import layout, segment
 from dragoman.prefix_store.file_system import Busy, Facts, StoreDirectory, StoreFile
@@ -77,7 +78,7 @@ class Catalogue:
         self._segments: dict[int, Segment] = {}
         self._numbers: dict[str, int] = {}  # of segments by name
         self._unknown: set[str] = set()  # names of unreadable files: of other versions, or damaged
-        self._next_number = 0
+        self._new_numbers = count(1)
         self._listed_ns = 0  # the directory's time of change at the last listing; 0 = list it again
         self._told: dict[str, float] = {}
 
@@ -133,10 +134,6 @@ class Catalogue:
             self._numbers[added.name] = added.number
             self.index.add(added.number, added.entries)
 
-    def _new_number(self) -> int:
-        self._next_number += 1
-        return self._next_number
-
     # what is in the directory
 
     def open(self, budget_bytes: int) -> None:
@@ -182,7 +179,7 @@ class Catalogue:
     def _load(self, name: str) -> bool:
         """Load a segment; False to try again later: its process has not written the header yet."""
         try:
-            self._add(segment.load(self.directory, name, self._new_number()))
+            self._add(segment.load(self.directory, name, next(self._new_numbers)))
         except FileNotFoundError:
             pass
         except NotYet:
@@ -234,7 +231,7 @@ class Catalogue:
         with self.listing, self.directory.lock(LOCK_WAIT_S):
             if not self._make_room(header.capacity, budget_bytes):
                 return None
-            begun = segment.begin(self.directory, self._new_number(), header, self._clock())
+            begun = segment.begin(self.directory, next(self._new_numbers), header, self._clock())
             self._add(begun)
             return begun
 

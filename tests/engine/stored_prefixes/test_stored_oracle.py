@@ -16,8 +16,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage, StoredModel
 from dragoman.prefix_store import BlockStore
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector

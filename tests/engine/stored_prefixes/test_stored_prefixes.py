@@ -14,8 +14,7 @@ from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.loads import ReadCosts
-from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage, StoredModel
 from dragoman.errors import DeadlineTooShort
 from dragoman.types import ContextShift, EngineRequest
 from tests.engine.fake_runner import FakeRunner

@@ -17,8 +17,7 @@ from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage, StoredModel
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.profile import computes_alike
 from dragoman.prefix_store import BlockStore

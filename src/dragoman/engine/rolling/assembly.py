@@ -23,7 +23,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.step_log import StepLog
 from dragoman.engine.rolling.stored_prefixes.opening import Stored
-from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage
 from dragoman.models import LoadedModel
 
 _ATTENTION_FACTOR = 2.5

@@ -32,7 +32,8 @@ from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, Seq
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
-from dragoman.engine.rolling.stored_prefixes.stored import Storage, StoredPrefixes
+from dragoman.engine.rolling.stored_prefixes.store import Storage
+from dragoman.engine.rolling.stored_prefixes.stored import StoredPrefixes
 from dragoman.engine.rolling.update import BatchSampler, Delivery, StepResult, Updater, failure_of
 from dragoman.errors import DeadlineTooShort, EngineFailed, QueueTimeout, RequestTimeout
 from dragoman.types import EngineRequest

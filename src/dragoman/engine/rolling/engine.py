@@ -32,7 +32,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, Due
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, ServerError
 from dragoman.types import EngineOutput, EngineRequest, TokenMasker

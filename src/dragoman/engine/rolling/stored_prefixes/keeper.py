@@ -21,9 +21,8 @@ import numpy as np
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.stats import StoredCounts
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames
+from dragoman.engine.rolling.stored_prefixes.store import Storage
 from dragoman.engine.rolling.stored_prefixes.writer import NO_KEEP, Keep, Writer
-from dragoman.prefix_store import BlockStore
 
 _SHARE = 0.005  # of the time, for copies between steps
 _MOST_CREDIT_S = 0.002
@@ -36,17 +35,14 @@ class Keeper:
     def __init__(
         self,
         blocks: BlockPools,
-        memory: BlockMemory,
-        names: BlockNames,
-        store: BlockStore,
+        storage: Storage,
         writer: Writer,
         counts: StoredCounts,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._blocks = blocks
-        self._memory = memory
-        self._names = names
-        self._store = store
+        self._storage = storage
+        self._memory = storage.memory
         self._writer = writer
         self._counts = counts
         self._clock = clock
@@ -112,7 +108,7 @@ class Keeper:
         self._others.pop((kind, digest), None)
         if keep is None and (self._memory.has_states[kind] or digest in self._private):
             return
-        key = self._names.key(kind, digest)
+        key = self._storage.key(kind, digest)
         if not self._is_known(key) and not self._copy(kind, block, key, keep or NO_KEEP):
             self._counts.num_dropped += 1
 
@@ -155,7 +151,7 @@ class Keeper:
         else:
             return False
         block = self._blocks.managers[kind].cached_block(digest)
-        key = self._names.key(kind, digest)
+        key = self._storage.key(kind, digest)
         if block is None or self._is_known(key) or self._copy(kind, block, key, keep):
             return True
         self._wanted[kind, digest] = keep
@@ -180,7 +176,7 @@ class Keeper:
     def _want_blocks(self, kind: int, digests: Sequence[bytes], keep: Keep) -> None:
         known = []
         for digest in digests:
-            key = self._names.key(kind, digest)
+            key = self._storage.key(kind, digest)
             if self._is_known(key):
                 known.append(key)
             elif self._blocks.managers[kind].cached_block(digest) is not None and (
@@ -191,7 +187,7 @@ class Keeper:
             self._writer.touch(known, keep)  # after those at the front
 
     def _is_known(self, key: bytes) -> bool:
-        return key in self._store or self._writer.holds(key)
+        return key in self._storage.store or self._writer.holds(key)
 
     def _copy(self, kind: int, block: int, key: bytes, keep: Keep) -> bool:
         copy = self._writer.buffer(self._memory.block_bytes[kind])

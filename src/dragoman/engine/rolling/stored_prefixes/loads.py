@@ -18,8 +18,7 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.reader import Reader, Reading
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames
-from dragoman.prefix_store import BlockStore
+from dragoman.engine.rolling.stored_prefixes.store import Storage
 
 Post = Callable[[Callable[[], None]], object]
 
@@ -66,18 +65,14 @@ class Loads:
     def __init__(
         self,
         blocks: BlockPools,
-        memory: BlockMemory,
-        names: BlockNames,
-        store: BlockStore,
+        storage: Storage,
         reader: Reader,
         counts: StoredCounts,
         post: Post,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._blocks = blocks
-        self._memory = memory
-        self._names = names
-        self._store = store
+        self._storage = storage
         self._reader = reader
         self._counts = counts
         self._post = post
@@ -90,12 +85,9 @@ class Loads:
 
     # --- what could be loaded -----------------------------------------------------------------------------------------
 
-    def is_stored(self, kind: int, digest: bytes) -> bool:
-        return self._names.key(kind, digest) in self._store
-
     def match(self, digests: Rows[bytes]) -> int:
         """The length in blocks of the longest prefix that is cached or stored."""
-        return self._blocks.match_with(digests, self.is_stored)
+        return self._blocks.match_with(digests, self._storage.holds)
 
     def begin(self, sequence: Sequence, prefix: Prefix, length: int, token_s: float) -> bool:
         """Load the missing blocks of a sequence's first `length`, after its cached `prefix`; it waits for them.
@@ -114,7 +106,7 @@ class Loads:
         fresh = self._blocks.allocate_visible(table_id, digests, length)
         if fresh is None:
             return False
-        keys = [self._names.key(one.kind, one.digest) for one in fresh]
+        keys = [self._storage.key(one.kind, one.digest) for one in fresh]
         reading = Reading(fresh, keys, num_bytes)
         load = _Load(table_id, frozenset(digests), reading)
         reading.on_end = partial(self._post, partial(self._end, load))
@@ -140,7 +132,7 @@ class Loads:
 
     def _num_bytes(self, digests: Rows[bytes], length: int) -> int:
         total = 0
-        for manager, size in zip(self._blocks.managers, self._memory.block_bytes, strict=True):
+        for manager, size in zip(self._blocks.managers, self._storage.memory.block_bytes, strict=True):
             visible = digests[manager.first_visible_block(length * self._blocks.block_size) : length]
             total += size * sum([manager.cached_block(digest) is None for digest in visible])
         return total
@@ -199,7 +191,7 @@ class Loads:
         whole = reading.blocks[: reading.num_whole]
         for fresh in whole:
             self._blocks.adopt(fresh)
-        num_bytes = sum([self._memory.block_bytes[fresh.kind] for fresh in whole])
+        num_bytes = sum([self._storage.memory.block_bytes[fresh.kind] for fresh in whole])
         self._num_queued_bytes -= reading.num_bytes
         self._counts.num_read_bytes += num_bytes
         self._counts.read_s.add(reading.duration_s)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
+from dragoman.prefix_store import BlockStore
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -41,8 +42,13 @@ class StoredModel:
         return blake2b(self.identity.encode(), digest_size=_KEY_BYTES).digest()
 
 
-class BlockNames:
-    def __init__(self, model: StoredModel, memory: BlockMemory) -> None:
+class Storage:
+    """An engine's store, the memory of its cache, and the names of its blocks. Names are for the engine thread."""
+
+    def __init__(self, store: BlockStore, memory: BlockMemory, model: StoredModel) -> None:
+        self.store = store
+        self.memory = memory
+        self.model = model
         self._most = 4 * sum(pool.num_blocks for pool in memory.pools)
         whole = blake2b(model.identity.encode()).digest()
         self._spaces = [
@@ -52,7 +58,7 @@ class BlockNames:
         self._keys: dict[tuple[int, bytes], bytes] = {}
 
     def key(self, kind: int, digest: bytes) -> bytes:
-        """The name of a block of a kind. On the engine thread."""
+        """The name of a block of a kind."""
         key = self._keys.get((kind, digest))
         if key is None:
             if len(self._keys) >= self._most:
@@ -60,3 +66,7 @@ class BlockNames:
             key = blake2b(digest, key=self._spaces[kind], digest_size=_KEY_BYTES).digest()
             self._keys[kind, digest] = key
         return key
+
+    def holds(self, kind: int, digest: bytes) -> bool:
+        """True if the block is on disk."""
+        return self.key(kind, digest) in self.store

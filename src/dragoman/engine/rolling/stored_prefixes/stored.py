@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
@@ -13,20 +12,12 @@ from dragoman.engine.rolling.stats import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.keeper import Keeper
 from dragoman.engine.rolling.stored_prefixes.loads import Loads, Post
 from dragoman.engine.rolling.stored_prefixes.reader import Reader
-from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, StoredModel
+from dragoman.engine.rolling.stored_prefixes.store import Storage
 from dragoman.engine.rolling.stored_prefixes.writer import Writer
-from dragoman.prefix_store import BlockStore
 
 logger = logging.getLogger(__name__)
 
 FLUSH_S = 5.0  # at the end, for unwritten blocks; most are written by then, see `keeper`
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    store: BlockStore
-    memory: BlockMemory
-    model: StoredModel
 
 
 class StoredPrefixes:
@@ -42,14 +33,13 @@ class StoredPrefixes:
     ) -> None:
         self.counts = StoredCounts()
         store, memory = storage.store, storage.memory
-        names = BlockNames(storage.model, memory)
         self._store = store
         self._clock = clock
         on_room = partial(post, lambda: None)
         self._writer = Writer(store, storage.model, self.counts, max(memory.block_bytes), on_room)
         self._reader = Reader(store, memory, has_neighbours)
-        self.keeper = Keeper(blocks, memory, names, store, self._writer, self.counts, clock)
-        self.loads = Loads(blocks, memory, names, store, self._reader, self.counts, post, clock)
+        self.keeper = Keeper(blocks, storage, self._writer, self.counts, clock)
+        self.loads = Loads(blocks, storage, self._reader, self.counts, post, clock)
 
     def close(self, *, is_whole: bool = True) -> None:
         """Write the remaining blocks while there is time, and end. `is_whole`: the cache's content can be trusted."""
