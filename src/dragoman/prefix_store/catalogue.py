@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 
 from dragoman.prefix_store import layout, segment
@@ -29,13 +28,6 @@ _WRITE_USE_AFTER_S = 30.0  # between two writes of last use and leases
 _SAME_TROUBLE_S = 60.0  # before the log repeats a reason
 _MAX_OPEN = 32  # files
 _CLOCK_TICK_NS = 2_000_000_000  # file systems' times may be this coarse
-
-
-@dataclass(frozen=True, slots=True)
-class _Survey:
-    total: int
-    segments: list[Segment]
-    unknown: list[Use]
 
 
 class _OpenFiles:
@@ -270,12 +262,11 @@ class Catalogue:
         A segment that a process is writing counts with its capacity, and stays, except for `everything`. Call with
         `listing` and the directory's lock. Raises: OSError.
         """
-        survey = self._survey(spare_written=not everything)
+        left, segments, unknown = self._survey(spare_written=not everything)
         with self.changing:
-            uses = [each.use.copy() for each in survey.segments]
-        victims = sorted(survey.unknown, key=lambda use: use.used_at)
+            uses = [each.use.copy() for each in segments]
+        victims = sorted(unknown, key=lambda use: use.used_at)
         victims += first_to_go(uses, budget_bytes, self._clock())
-        left = survey.total
         if num_bytes and num_bytes > budget_bytes - left + sum(victim.size for victim in victims):
             return False  # delete nothing in vain
         for victim in victims:
@@ -288,7 +279,8 @@ class Catalogue:
                 self.drop(known)
         return True
 
-    def _survey(self, *, spare_written: bool) -> _Survey:
+    def _survey(self, *, spare_written: bool) -> tuple[int, list[Segment], list[Use]]:
+        """All bytes in the directory, and what may be deleted: segments and unusable files."""
         self._list()
         total = 0
         segments: list[Segment] = []
@@ -308,7 +300,7 @@ class Catalogue:
                 elif not is_spared:
                     unknown.append(Use(name, size, facts.st_mtime))
                 total += size
-        return _Survey(total, segments, unknown)
+        return total, segments, unknown
 
     def _take_use(self, known: Segment, facts: Facts) -> None:
         """Take in other processes' last use and leases of a segment. Raises: OSError."""
