@@ -24,10 +24,8 @@ from dragoman.parameters import (
     idle_parameters,
     lacking_needs,
 )
-from dragoman.server.apis.openai_wire import staying
-from dragoman.server.apis.openai_wire.caching import NAMES as CACHING_NAMES
-from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
-from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_names, keep_s
+from dragoman.server.apis.openai_wire import caching, staying, thinking
+from dragoman.server.apis.openai_wire import llamacpp_names as llama
 from dragoman.server.apis.openai_wire.common import Reading, StreamOptions, knows_name, requested_model
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
@@ -38,29 +36,7 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import read_grammar
-from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
-from dragoman.server.apis.openai_wire.llamacpp_names import (
-    NOT_LISTED,
-    OF_SHIFTS,
-    LlamaFields,
-    adopt_aliases,
-    applied_adapter,
-    idle_llama_names,
-    line_limits,
-    unlisted_names,
-    without_unlisted,
-)
-from dragoman.server.apis.openai_wire.llamacpp_names import REASONS as LLAMA_REASONS
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.openai_wire.staying import note_ttl
-from dragoman.server.apis.openai_wire.thinking import (
-    BUDGETS,
-    NO_REASONING,
-    REASONING_TOKENS,
-    RepetitionBody,
-    repetition_detection,
-    thinking_budget,
-)
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -80,16 +56,16 @@ IGNORED: Mapping[str, str] = {
 _NEEDY: Mapping[str, str] = {
     **{name: name for name, one in PARAMETERS.items() if one.needs is not Need.NOTHING and name != "temperature"},
     **ALIASES,
-    **dict.fromkeys(BUDGETS, "thinking_token_budget"),
+    **dict.fromkeys(thinking.BUDGETS, "thinking_token_budget"),
 }
 """Fields that have an effect under some condition, and the parameters that they are."""
 
 _REASONS: Mapping[str, str] = {
     **IGNORED,
-    **CACHING_REASONS,
+    **caching.REASONS,
     **{name: f"it acts only {PARAMETERS[of].needs}" for name, of in _NEEDY.items()},
-    REASONING_TOKENS: NO_REASONING,
-    **LLAMA_REASONS,
+    thinking.REASONING_TOKENS: thinking.NO_REASONING,
+    **llama.REASONS,
     staying.NAME: staying.NO_EFFECT,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
@@ -103,7 +79,7 @@ REFUSED: Mapping[str, str] = {
 """Parameters refused by name, since leaving them out would change the answer unseen."""
 
 
-class SharedBody(LlamaFields, kw_only=True):
+class SharedBody(llama.LlamaFields, kw_only=True):
     """Request fields of both completions and chat; None = not given."""
 
     model: str | None = None
@@ -137,13 +113,13 @@ class SharedBody(LlamaFields, kw_only=True):
     ttl: float | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_options: caching.PromptCacheOptions | None = None
 
     thinking_token_budget: int | None = None
     reasoning_budget: int | None = None
     reasoning_budget_tokens: int | None = None
     thinking_budget_tokens: int | None = None
-    repetition_detection: RepetitionBody | None = None
+    repetition_detection: thinking.RepetitionBody | None = None
 
     def reasoning_tokens(self) -> int | None:
         """Most tokens of reasoning, where the body has an object for what concerns reasoning."""
@@ -174,7 +150,7 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
         raise profile.fault("stream_options", "without_stream", message)
     check_bounds(raw, body, profile, exempt)
     if body.ttl is not None:
-        note_ttl(body.ttl, profile)
+        staying.note_ttl(body.ttl, profile)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
@@ -199,7 +175,7 @@ def shared_request(
     """
     profile, speaks_llama = reading.profile, _speaks_llama(body)
     if speaks_llama:
-        adopt_aliases(body, reading.model.limits.max_best_of, profile)
+        llama.adopt_aliases(body, reading.model.limits.max_best_of, profile)
     given, most = body.max_tokens, profile.max_ignore_eos_tokens if body.ignore_eos else None
     if given is not None and given > _or(most, given):
         message = f"max_tokens must be at most {most} when ignore_eos is true, got {given}"
@@ -210,7 +186,7 @@ def shared_request(
         raise profile.fault("min_tokens", "high", message)
     sampling = _sampling_params(body, reading, logprobs, grammar)
     if speaks_llama:
-        sampling = without_unlisted(sampling, body, profile, reading.model.lacks)
+        sampling = llama.without_unlisted(sampling, body, profile, reading.model.lacks)
     keeps = body.prompt_cache_retention is not None or body.prompt_cache_options is not None
     return GenerationRequest(
         request_id=request_id,
@@ -227,12 +203,12 @@ def shared_request(
         on_overflow="clip" if profile.clips_overflow or given in (None, body.n_predict) else "refuse",
         model=_model(body.model, reading),
         adapter=_adapter(body, reading),
-        lines=line_limits(body.n_indent, body.t_max_predict_ms) if speaks_llama else None,
+        lines=llama.line_limits(body.n_indent, body.t_max_predict_ms) if speaks_llama else None,
         priority=-_priority(body, reading),
         n_keep=body.n_keep or 0,
         n_discard=body.n_discard or 0,
         cache_salt=request_id if body.cache_prompt is False else _cache_salt(body, profile),
-        cache_keep_s=keep_s(body, profile, is_kept=reading.model.keeps_prompts) if keeps else None,
+        cache_keep_s=caching.keep_s(body, profile, is_kept=reading.model.keeps_prompts) if keeps else None,
         cache_key=body.prompt_cache_key or "",
         **more,
     )
@@ -240,7 +216,7 @@ def shared_request(
 
 @cache
 def _reader_of_llama(kind: type[SharedBody]) -> Callable[[SharedBody], tuple[Any, ...]]:
-    return attrgetter(*(name for name in kind.__struct_fields__ if name in LLAMA_EFFECTS))
+    return attrgetter(*(name for name in kind.__struct_fields__ if name in llama.EFFECTS))
 
 
 def _speaks_llama(body: SharedBody) -> bool:
@@ -266,7 +242,7 @@ def _cache_salt(body: SharedBody, profile: Profile) -> str:
 def _adapter(body: SharedBody, reading: Reading) -> str | None:
     if body.lora is None:
         return None
-    return applied_adapter("lora", body.lora, tuple(reading.model.adapter_names()), reading.profile)
+    return llama.applied_adapter("lora", body.lora, tuple(reading.model.adapter_names()), reading.profile)
 
 
 def _model(named: str | None, reading: Reading) -> str | None:
@@ -295,20 +271,20 @@ def without_effect(
         idle.update(idle_parameters(asked, lacking))
     if getattr(body, "return_progress", None) and not tells_progress(body, reading):
         idle.add("return_progress")
-    if not (model.shifts_context or OF_SHIFTS.isdisjoint(raw)):
-        idle.update(name for name in OF_SHIFTS if raw.get(name))
+    if not (model.shifts_context or llama.OF_SHIFTS.isdisjoint(raw)):
+        idle.update(name for name in llama.OF_SHIFTS if raw.get(name))
     uncached: list[str] = []
-    if not CACHING_NAMES.isdisjoint(raw):
-        uncached += idle_names(raw, body, is_kept=model.keeps_prompts, has_keys=model.has_cache_keys)
+    if not caching.NAMES.isdisjoint(raw):
+        uncached += caching.idle_names(raw, body, is_kept=model.keeps_prompts, has_keys=model.has_cache_keys)
     idle.update(uncached)
     if body.ttl is not None and staying.is_idle():
         idle.add(staying.NAME)
     if _speaks_llama(body):
-        idle |= idle_llama_names(raw, body, request.sampling, reading.profile, model.lacks)
+        idle |= llama.idle_llama_names(raw, body, request.sampling, reading.profile, model.lacks)
     names = [name for name in raw if name in idle]
     names += [name for name in uncached if name not in raw]
     if body.reasoning_tokens() is not None and not reading.model.thinks:
-        names.append(REASONING_TOKENS)
+        names.append(thinking.REASONING_TOKENS)
     options = raw.get("stream_options")
     if isinstance(options, dict):
         is_continuous = body.stream_options is not None and body.stream_options.is_continuous
@@ -324,8 +300,8 @@ def tells_progress(body: SharedBody, reading: Reading) -> bool:
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
     if not names:
         return {}
-    unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
-    known = {**_REASONS, **reading.profile.ignored, **dict.fromkeys(unlisted, NOT_LISTED)}
+    unlisted = llama.unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
+    known = {**_REASONS, **reading.profile.ignored, **dict.fromkeys(unlisted, llama.NOT_LISTED)}
     return {name: known[name] for name in names if name in known}
 
 
@@ -334,7 +310,7 @@ _SAMPLERS = (
     *FURTHER,
 )  # fmt: skip
 _READ_SAMPLERS = attrgetter(*_SAMPLERS, "nsigma")
-_READ_BUDGETS, _NO_BUDGETS = attrgetter(*BUDGETS), (None,) * len(BUDGETS)
+_READ_BUDGETS, _NO_BUDGETS = attrgetter(*thinking.BUDGETS), (None,) * len(thinking.BUDGETS)
 _OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DRY)
 
 
@@ -392,7 +368,7 @@ def _sampling_params(
         prompt_logprobs=logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
         grammar=_grammar(body, profile, grammar),
         thinking_token_budget=_thinking_budget(body, profile),
-        repetition_detection=None if detection is None else repetition_detection(detection, profile),
+        repetition_detection=None if detection is None else thinking.repetition_detection(detection, profile),
         num_assistant_tokens=body.num_assistant_tokens if model.proposer else None,
         assistant_confidence_threshold=body.assistant_confidence_threshold if model.proposer else None,
         max_ngram_size=body.max_ngram_size if model.proposer == "lookup" else None,
@@ -413,7 +389,7 @@ def _thinking_budget(body: SharedBody, profile: Profile) -> int | None:
     reasoning_tokens = body.reasoning_tokens()
     if reasoning_tokens is None and _READ_BUDGETS(body) == _NO_BUDGETS:  # as nearly always
         return None
-    return thinking_budget(body, profile, reasoning_tokens)
+    return thinking.thinking_budget(body, profile, reasoning_tokens)
 
 
 def _or(value: ValueT | None, default: ValueT) -> ValueT:

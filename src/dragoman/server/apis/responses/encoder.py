@@ -17,18 +17,6 @@ from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.apis.responses import schema
 from dragoman.server.apis.responses.items import new_item_id
 from dragoman.server.apis.responses.profiles import ResponsesProfile
-from dragoman.server.apis.responses.schema import (
-    FunctionCallItem,
-    ItemStatus,
-    MessageItem,
-    OutputItem,
-    OutputLogprob,
-    OutputText,
-    ReasoningItem,
-    Response,
-    ResponseFailure,
-    ResponseUsage,
-)
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
@@ -80,10 +68,10 @@ _SUMMARY = _ReasoningEvents(
 class _OpenItem:
     """The item that grows. `call_index`: of a call, the number that its pieces have."""
 
-    item: OutputItem
+    item: schema.OutputItem
     index: int
     texts: list[str] = field(default_factory=list)
-    logprobs: list[OutputLogprob] = field(default_factory=list)
+    logprobs: list[schema.OutputLogprob] = field(default_factory=list)
     call_index: int = -1
 
     @property
@@ -100,11 +88,11 @@ class ResponseEncoder(Encoder):
 
     def __init__(
         self,
-        response: Response,
+        response: schema.Response,
         profile: ResponsesProfile,
         top_logprobs: int | None,
         clock: Callable[[], float],
-        ended: Callable[[Response], None],
+        ended: Callable[[schema.Response], None],
     ) -> None:
         """`response`: as it begins; `ended` is called with it when it has ended. `top_logprobs` None: tell none.
 
@@ -120,7 +108,7 @@ class ResponseEncoder(Encoder):
         self._usage = UsageCounter(has_details=True, has_reasoning=True)
         self._num_events = 0
         self._pieces: list[bytes] = []  # events that are not sent yet
-        self._items: list[OutputItem] = []
+        self._items: list[schema.OutputItem] = []
         self._open: _OpenItem | None = None
         self._pending: list[TokenOutput] = []  # tokens that are not shown yet
         self._cut_by: FinishReason | None = None
@@ -130,14 +118,16 @@ class ResponseEncoder(Encoder):
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         [result] = results
-        items: list[OutputItem] = []
+        items: list[schema.OutputItem] = []
         for sequence in result.sequences:
             items += self._items_of(sequence, len(items))
         cuts = (sequence.finish_reason for sequence in result.sequences if is_cut_short(sequence.finish_reason))
         response = self._ended(items, usage_of(self._usage.of(results)), next(cuts, None))
         return Reply(200, _ENCODER.encode(response), JSON_MEDIA_TYPE)
 
-    def _ended(self, items: list[OutputItem], usage: ResponseUsage, cut_by: FinishReason | None) -> Response:
+    def _ended(
+        self, items: list[schema.OutputItem], usage: schema.ResponseUsage, cut_by: FinishReason | None
+    ) -> schema.Response:
         details = None
         if cut_by is not None:
             reason = "repetition" if cut_by is FinishReason.REPETITION else self._profile.too_long
@@ -153,9 +143,9 @@ class ResponseEncoder(Encoder):
         self._when_ended(response)
         return response
 
-    def _items_of(self, sequence: SequenceResult, first_index: int) -> list[OutputItem]:
+    def _items_of(self, sequence: SequenceResult, first_index: int) -> list[schema.OutputItem]:
         """The items of one whole answer: reasoning, message (even if empty) and calls. The last may be cut."""
-        items: list[OutputItem] = []
+        items: list[schema.OutputItem] = []
         calls = sequence.tool_calls if self._response.parallel_tool_calls else sequence.tool_calls[:1]
 
         def new_id(kind: str) -> str:
@@ -165,7 +155,9 @@ class ResponseEncoder(Encoder):
             items.append(self._reasoning_item(new_id("reasoning"), sequence.reasoning, "completed"))
         if sequence.content or not (calls or items):
             logprobs = [] if self._top_logprobs is None else _content_logprobs(sequence, self._top_logprobs)
-            items.append(MessageItem(new_id("message"), "completed", [OutputText(sequence.content, logprobs)]))
+            items.append(
+                schema.MessageItem(new_id("message"), "completed", [schema.OutputText(sequence.content, logprobs)])
+            )
         for call in calls:
             items.append(call_item(new_id("function_call"), call, "completed"))
         if is_cut_short(sequence.finish_reason):
@@ -175,10 +167,10 @@ class ResponseEncoder(Encoder):
     def _item_id(self, kind: str, index: int) -> str:
         return new_item_id(kind, self._response.id, f"o{index}")
 
-    def _reasoning_item(self, item_id: str, text: str, status: ItemStatus) -> ReasoningItem:
+    def _reasoning_item(self, item_id: str, text: str, status: schema.ItemStatus) -> schema.ReasoningItem:
         if self._has_summary:
-            return ReasoningItem(item_id, status, [schema.SummaryText(text)] if text else [])
-        return ReasoningItem(item_id, status, [], [schema.ReasoningText(text)] if text else [])
+            return schema.ReasoningItem(item_id, status, [schema.SummaryText(text)] if text else [])
+        return schema.ReasoningItem(item_id, status, [], [schema.ReasoningText(text)] if text else [])
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
@@ -208,7 +200,7 @@ class ResponseEncoder(Encoder):
         self._begin()
         if self._open is None and not self._items:
             self._open_message()
-        status: ItemStatus = "incomplete" if self._cut_by else "completed"
+        status: schema.ItemStatus = "incomplete" if self._cut_by else "completed"
         self._close(status)
         response = self._ended(self._items, usage_of(self._usage.usage()), self._cut_by)
         self._tell(f"response.{status}", schema.ResponseEvent, response)
@@ -265,7 +257,7 @@ class ResponseEncoder(Encoder):
 
     def _add_reasoning(self, text: str) -> None:
         opened, events = self._open, self._reasoning
-        if opened is None or not isinstance(opened.item, ReasoningItem):
+        if opened is None or not isinstance(opened.item, schema.ReasoningItem):
             opened = self._open_item("reasoning", lambda item_id: self._reasoning_item(item_id, "", "in_progress"))
             self._tell(f"{events.part}.added", events.part_event, *opened.place, 0, events.part_text(""))
         opened.texts.append(text)
@@ -274,7 +266,7 @@ class ResponseEncoder(Encoder):
 
     def _add_text(self, text: str) -> None:
         opened = self._open
-        if opened is None or not isinstance(opened.item, MessageItem):
+        if opened is None or not isinstance(opened.item, schema.MessageItem):
             opened = self._open_message()
         opened.texts.append(text)
         logprobs = self._take_logprobs(len(text))
@@ -282,8 +274,8 @@ class ResponseEncoder(Encoder):
         self._tell("response.output_text.delta", schema.OutputTextDelta, *opened.place, 0, text, logprobs)
 
     def _open_message(self) -> _OpenItem:
-        opened = self._open_item("message", lambda item_id: MessageItem(item_id, "in_progress", []))
-        self._tell("response.content_part.added", schema.PartEvent, *opened.place, 0, OutputText(""))
+        opened = self._open_item("message", lambda item_id: schema.MessageItem(item_id, "in_progress", []))
+        self._tell("response.content_part.added", schema.PartEvent, *opened.place, 0, schema.OutputText(""))
         self._text_chunk = self._chunk_of(opened)
         return opened
 
@@ -299,26 +291,26 @@ class ResponseEncoder(Encoder):
             kind = "response.function_call_arguments.delta"
             self._tell(kind, schema.ArgumentsDelta, *opened.place, delta.arguments)
 
-    def _open_item(self, kind: str, make: Callable[[str], OutputItem]) -> _OpenItem:
+    def _open_item(self, kind: str, make: Callable[[str], schema.OutputItem]) -> _OpenItem:
         self._close("completed")
         index = len(self._items)
         self._open = _OpenItem(make(self._item_id(kind, index)), index)
         self._tell("response.output_item.added", schema.ItemEvent, index, self._open.item)
         return self._open
 
-    def _close(self, status: ItemStatus) -> None:
+    def _close(self, status: schema.ItemStatus) -> None:
         opened = self._open
         if opened is None:
             return
         place, text = opened.place, opened.text
         match opened.item:
-            case MessageItem():
+            case schema.MessageItem():
                 self._tell("response.output_text.done", schema.OutputTextDone, *place, 0, text, opened.logprobs)
-                part = OutputText(text, opened.logprobs)
+                part = schema.OutputText(text, opened.logprobs)
                 self._tell("response.content_part.done", schema.PartEvent, *place, 0, part)
-            case FunctionCallItem(name=name):
+            case schema.FunctionCallItem(name=name):
                 self._tell("response.function_call_arguments.done", schema.ArgumentsDone, *place, name, text)
-            case ReasoningItem():
+            case schema.ReasoningItem():
                 events = self._reasoning
                 self._tell(f"{events.text}.done", events.done, *place, 0, text)
                 self._tell(f"{events.part}.done", events.part_event, *place, 0, events.part_text(text))
@@ -327,16 +319,16 @@ class ResponseEncoder(Encoder):
         self._open = self._text_chunk = None
         self._tell("response.output_item.done", schema.ItemEvent, opened.index, item)
 
-    def _item(self, opened: _OpenItem, status: ItemStatus) -> OutputItem:
+    def _item(self, opened: _OpenItem, status: schema.ItemStatus) -> schema.OutputItem:
         match opened.item:
-            case MessageItem(id=item_id):
-                return MessageItem(item_id, status, [OutputText(opened.text, opened.logprobs)])
-            case FunctionCallItem(id=item_id) as call:
+            case schema.MessageItem(id=item_id):
+                return schema.MessageItem(item_id, status, [schema.OutputText(opened.text, opened.logprobs)])
+            case schema.FunctionCallItem(id=item_id) as call:
                 return call_item(item_id, ToolCall(call.call_id, call.name, opened.text), status)
-            case ReasoningItem(id=item_id):
+            case schema.ReasoningItem(id=item_id):
                 return self._reasoning_item(item_id, opened.text, status)
 
-    def _take_logprobs(self, num_chars: int) -> list[OutputLogprob]:
+    def _take_logprobs(self, num_chars: int) -> list[schema.OutputLogprob]:
         """Log-probabilities of the last `num_chars` characters; the tokens before were the model's markup."""
         if self._top_logprobs is None:
             return []
@@ -370,16 +362,16 @@ def is_cut_short(reason: FinishReason | None) -> bool:
     return reason in _CUT_SHORT
 
 
-def call_item(item_id: str, call: ToolCall, status: ItemStatus) -> FunctionCallItem:
-    return FunctionCallItem(item_id, call.id, call.name, call.arguments, status)
+def call_item(item_id: str, call: ToolCall, status: schema.ItemStatus) -> schema.FunctionCallItem:
+    return schema.FunctionCallItem(item_id, call.id, call.name, call.arguments, status)
 
 
-def usage_of(counted: Usage) -> ResponseUsage:
+def usage_of(counted: Usage) -> schema.ResponseUsage:
     cached, reasoning = counted.prompt_tokens_details, counted.completion_tokens_details
     assert cached is not UNSET
     assert reasoning is not UNSET
     written = 0 if cached.cache_write_tokens is UNSET else cached.cache_write_tokens
-    return ResponseUsage(
+    return schema.ResponseUsage(
         counted.prompt_tokens,
         schema.InputTokensDetails(cached.cached_tokens, written),
         counted.completion_tokens,
@@ -388,23 +380,23 @@ def usage_of(counted: Usage) -> ResponseUsage:
     )
 
 
-def failure_of(error: ServerError) -> ResponseFailure:
+def failure_of(error: ServerError) -> schema.ResponseFailure:
     match error.kind:
         case "overloaded" | "rate_limited" | "unavailable":
-            return ResponseFailure("rate_limit_exceeded", error.message)
+            return schema.ResponseFailure("rate_limit_exceeded", error.message)
         case "invalid_request" | "invalid_payload" | "invalid_parameter" | "unsupported" | "capacity":
-            return ResponseFailure("invalid_prompt", error.message)
+            return schema.ResponseFailure("invalid_prompt", error.message)
         case _:
-            return ResponseFailure("server_error", error.message)
+            return schema.ResponseFailure("server_error", error.message)
 
 
 # --- log-probabilities ------------------------------------------------------------------------------------------------
 
 
-def logprobs_of(tokens: Sequence[TokenOutput], top_n: int) -> list[OutputLogprob]:
+def logprobs_of(tokens: Sequence[TokenOutput], top_n: int) -> list[schema.OutputLogprob]:
     """The tokens' log-probabilities; special tokens, such as the end of sequence, have none."""
     return [
-        OutputLogprob(
+        schema.OutputLogprob(
             token.token_text,
             json_logprob(token.logprob),
             list(token.bytes),
@@ -427,7 +419,7 @@ def first_of_last(tokens: Sequence[TokenOutput], num_chars: int) -> int:
     return first
 
 
-def _content_logprobs(sequence: SequenceResult, top_n: int) -> list[OutputLogprob]:
+def _content_logprobs(sequence: SequenceResult, top_n: int) -> list[schema.OutputLogprob]:
     """Log-probabilities of the answer's tokens, without the reasoning before and the calls after it."""
     tokens = sequence.tokens
     if sequence.reasoning or sequence.tool_calls:
