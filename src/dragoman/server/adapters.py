@@ -1,8 +1,4 @@
-"""The adapters of a served model, as operators load and unload them while the server runs.
-
-Does: remember where each came from, keep to the directories that the operator allows. Does not: read adapters (the engine
-does) or know an API. Used on the event loop.
-"""
+"""The adapters of a served model, which operators load and unload while the server runs. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -17,14 +13,16 @@ from dragoman.errors import Conflict, InvalidRequest, NotFound
 
 @dataclass(frozen=True, slots=True)
 class ServedAdapter:
-    """One adapter. `source`: its directory, as it was named."""
+    """One adapter. `source`: its directory, as in the call that loaded it."""
 
     name: str
     source: str
 
 
 class ServedAdapters:
-    """The adapters of one model. `loading` None = they do not change; else only directories below `roots` are loaded."""
+    """The adapters of one model. `loading` None = they never change; otherwise only directories below `roots` are
+    loaded.
+    """
 
     def __init__(
         self,
@@ -35,9 +33,7 @@ class ServedAdapters:
         taken: Iterable[str] = (),
         links_out: Callable[[Path], Sequence[str]] = lambda directory: (),
     ) -> None:
-        """`taken`: names that adapters cannot have, as they are the model's. `links_out`: returns a line for each link that
-        leads out of a directory.
-        """
+        """`taken`: the model's own names. `links_out`: a line for each link that leads out of a directory."""
         self._engine = engine
         self._loading = loading
         self._sources = dict(first)
@@ -47,26 +43,23 @@ class ServedAdapters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that requests may use."""
         return self._engine.capabilities.adapters
 
     @property
     def can_change(self) -> bool:
-        """True if adapters may be loaded and unloaded."""
         return self._loading is not None
 
     def all(self) -> list[ServedAdapter]:
-        """Every adapter, in the order they came."""
         return [ServedAdapter(name, self._sources.get(name, "")) for name in self.names]
 
     def get(self, name: str) -> ServedAdapter:
-        """That adapter. Raises: NotFound."""
+        """The adapter with that name. Raises: NotFound."""
         if name not in self.names:
             raise NotFound(f"Adapter not found: {name}", param="name")
         return ServedAdapter(name, self._sources.get(name, ""))
 
     async def load(self, name: str, source: str, *, is_replacing: bool = False) -> None:
-        """Serve another adapter. Raises: as `AdapterLoading`; InvalidRequest for a name or directory that is not allowed."""
+        """Load an adapter and serve it. Raises: as `AdapterLoading`, Conflict, InvalidRequest."""
         loading = self._changing()
         if not name or not name.isprintable() or len(name) > 256 or len(name.replace(",", " ").split()) != 1:
             raise InvalidRequest(f"Adapter name {name!r} must be one word of at most 256 characters", param="name")
@@ -79,7 +72,7 @@ class ServedAdapters:
         self._sources[name] = source
 
     async def unload(self, name: str) -> None:
-        """Take no more requests for an adapter; those that run go on with it. Raises: NotFound."""
+        """Refuse new requests for an adapter; running ones keep it. Raises: NotFound."""
         self.get(name)
         await self._changing().unload_adapter(name)
         self._sources.pop(name, None)
@@ -90,7 +83,7 @@ class ServedAdapters:
         return self._loading
 
     def _allowed(self, source: str) -> Path:
-        """The directory without links and `..`, which lies below one of the roots. Raises: InvalidRequest."""
+        """The directory without links and `..`, below one of the roots. Raises: InvalidRequest."""
         text = source.removeprefix("file://")
         for root in self._roots:
             try:

@@ -1,9 +1,7 @@
-"""Bounds how much work a model takes in: the door in front of the service.
+"""Bounds the work that a model accepts: counts requests in flight and tokens of waiting prompts, and refuses the rest.
 
-Does: count requests in flight and the tokens of prompts that wait; refuse what is over the limits or comes during a drain,
-and say when to retry, by what it learns from ended calls; tell when the last request has ended.
-Does not: tokenise, or order and batch requests (the engine's scheduler does). Called by the responder, the service and
-`run`, on the event loop.
+Tells refused clients when to retry, by a forecast that learns from ended calls. The engine's scheduler orders the work.
+Called by the responder, the service and `run`, on the event loop.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ _PICTURE_CHARS = (
 class QueueBounds:
     """Limits besides the number of requests; None = unlimited.
 
-    `max_tokens`: of all prompts together that have no output yet. `max_of_caller`: requests in flight of each caller.
-    `max_token_chars`: the most characters that one token of the model stands for.
+    `max_tokens`: of all prompts without an output yet. `max_of_caller`: requests in flight of each caller.
+    `max_token_chars`: the characters of the model's longest token.
     """
 
     max_tokens: int | None = None
@@ -58,10 +56,9 @@ class QueueBounds:
 
 
 class Admission:
-    """The requests of one model that may be running or waiting at a time.
+    """Counts one model's running and waiting requests. Background requests have separate room of equal size.
 
-    Requests in the background have room of their own, as much as all others together.
-    `last_used_s`: when the last call left, on the monotonic clock; the beginning if none came.
+    `last_used_s`: when the last call left, on the monotonic clock.
     """
 
     def __init__(
@@ -93,30 +90,23 @@ class Admission:
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight: running plus queued."""
         return self.max_running + self.max_queued
 
     @property
     def num_in_flight(self) -> int:
-        """Requests admitted and not yet answered."""
         return self._num_in_flight
 
     @property
     def is_draining(self) -> bool:
-        """True if every new call is refused."""
         return bool(self._refusal)
 
     @property
     def is_idle(self) -> bool:
-        """True while there is no permit and no visit."""
         return self._idle.is_set()
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """Keep the model from being ended as idle while the block runs. Takes no room: how much is not known yet.
-
-        Never refused; a permit is asked for inside.
-        """
+        """Keep the model from being unloaded while the block runs. Never refuses, and takes no room."""
         self._num_visitors += 1
         self._idle.clear()
         try:
@@ -126,10 +116,7 @@ class Admission:
             self._leave()
 
     def check(self, record: CallRecord | None = None) -> None:
-        """Return if the call could be admitted now. Called before any work is done for it.
-
-        Raises: as `permit`.
-        """
+        """Raises: as `permit`, if the call could not be admitted now. Called before any work is done for it."""
         if self._refusal:
             raise Unavailable(self._refusal)
         is_background = _is_background(record)
@@ -151,14 +138,14 @@ class Admission:
     ) -> AbstractContextManager[None]:
         """Hold room for a call of `num_requests` prompts while the block runs.
 
-        A call is taken whole while any room is left: one with more prompts than the limit must not be refused for ever.
-        All its prompt tokens need room, unless no others wait. The forecast reads from `record` what is left to compute.
-        Entering it raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
+        A call is admitted whole while any room is left: one with more prompts than the limit must not be refused for
+        ever. Its prompt tokens need room, unless no others wait. Raises on entering: Overloaded, or Unavailable during
+        a drain.
         """
         return _Permit(self, num_requests, record, requests)
 
     def enter(self, num_requests: int, record: CallRecord | None, requests: Sequence[GenerationRequest]) -> None:
-        """Admit a call and count it. Called when a permit is entered. Raises: as `permit`."""
+        """Admit a call and count it. Raises: as `permit`."""
         self.check(record)
         caller = "" if record is None else record.caller
         if _is_background(record):
@@ -175,7 +162,6 @@ class Admission:
         self._idle.clear()
 
     def leave(self, num_requests: int, record: CallRecord | None) -> None:
-        """Stop counting a call. Called when a permit ends."""
         self._num_in_flight -= num_requests
         if _is_background(record):
             self._num_background -= num_requests
@@ -187,11 +173,11 @@ class Admission:
         self._leave()
 
     def retry_after_s(self) -> int:
-        """Seconds after which a refused client should retry, by the forecast."""
+        """Seconds after which a refused client should retry."""
         return self._forecast.retry_after_s()
 
     def _take(self, record: CallRecord, request: RequestRecord) -> None:
-        """Count a request's prompt, now tokenised. Raises: Overloaded if it is too long to wait with the others."""
+        """Count a prompt, now tokenised. Raises: Overloaded if it is too long to wait beside the others."""
         record.num_expected_tokens = max(record.num_expected_tokens - request.num_queued_tokens, 0)
         if self._bounds.max_tokens is not None:
             count = queued_tokens(record)
@@ -202,7 +188,7 @@ class Admission:
                 raise
 
     def _check_tokens(self, count: int, num_others: int) -> None:
-        """Raises: Overloaded if prompts of `count` tokens may not wait with the `num_others` tokens of other calls."""
+        """Raises: Overloaded if `count` tokens may not wait beside the `num_others` of other calls."""
         most = self._bounds.max_tokens
         if most is not None and num_others and num_others + count > most:
             raise self._overloaded(
@@ -214,7 +200,7 @@ class Admission:
         return Overloaded(message, retry_after_s=self.retry_after_s())
 
     def drain(self, why: str = "The server is shutting down") -> None:
-        """Refuse every new call from now on, saying why."""
+        """Refuse every new call from now on, with that reason."""
         self._refusal = self._refusal or f"{why} and takes no new requests for model: {self._model}"
 
     async def wait_idle(self) -> None:
@@ -233,7 +219,7 @@ def _is_background(record: CallRecord | None) -> bool:
 
 
 class _Permit:
-    """Room for a call, while a block runs. Not a generator: each call would pay for the standard library's wrapping."""
+    """A class, since the standard library's wrapper of a generator would cost each call time."""
 
     __slots__ = ("_admission", "_num_requests", "_record", "_requests")
 
@@ -256,7 +242,7 @@ class _Permit:
 
 
 class Costs:
-    """Seconds for a token of each kind, measured over the last while."""
+    """Seconds for a token of each kind, by least squares over recent measurements."""
 
     def __init__(self) -> None:
         # Sums for least squares over measurements of (prompt tokens, completion tokens, seconds).
@@ -264,7 +250,6 @@ class Costs:
         self._tokens = self._seconds = 0.0
 
     def observe(self, num_prompt: int, num_generated: int, seconds: float) -> None:
-        """Record that these prompt and completion tokens were computed in `seconds`."""
         kept = 0.5 ** (seconds / _HALF_LIFE_S)
         p, g, t = float(num_prompt), float(num_generated), seconds
         self._pp, self._pg, self._gg = kept * self._pp + p * p, kept * self._pg + p * g, kept * self._gg + g * g
@@ -272,7 +257,7 @@ class Costs:
         self._tokens, self._seconds = kept * self._tokens + p + g, kept * self._seconds + t
 
     def seconds(self, num_prompt: float, num_generated: float) -> float | None:
-        """The time that these counts of tokens would take; None = nothing was measured yet."""
+        """Seconds to compute these counts of tokens; None = nothing was measured yet."""
         if not self._tokens:
             return None
         determinant = self._pp * self._gg - self._pg * self._pg
@@ -285,7 +270,7 @@ class Costs:
 
 
 class Forecast:
-    """The work of one model. `clock`: in seconds, from any starting point."""
+    """Forecasts when a model will have answered its calls. `clock`: in seconds."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
@@ -302,7 +287,6 @@ class Forecast:
         )  # when the last answer was computed, and the answer: refusals must be cheap
 
     def enter(self, call: CallRecord) -> None:
-        """Count a call as in flight from now on."""
         if self._calls:
             self._look()
         else:
@@ -310,7 +294,6 @@ class Forecast:
         self._calls[id(call)] = call
 
     def leave(self, call: CallRecord) -> None:
-        """Count a call as ended, and learn from it."""
         self._look()
         del self._calls[id(call)]
         has_finished = call.error is None
@@ -324,7 +307,7 @@ class Forecast:
 
     @property
     def num_queued_tokens(self) -> int:
-        """Prompt tokens of requests in flight without an output; of prompts not tokenised yet, the fewest that can be."""
+        """Prompt tokens of requests without an output; of prompts not tokenised yet, the least possible number."""
         return sum(map(queued_tokens, self._calls.values()))
 
     def seconds(self) -> float | None:
@@ -334,14 +317,13 @@ class Forecast:
         return self._costs.seconds(self.num_queued_tokens, num_left)
 
     def retry_after_s(self) -> int:
-        """Seconds after which a refused client should retry."""
         now = self._clock()
         if now - self._told[0] >= _SAMPLE_S:
             self._told = (now, min(max(ceil(self.seconds() or 0), LEAST_RETRY_S), MOST_RETRY_S))
         return self._told[1]
 
     def _num_left(self, request: RequestRecord) -> float:
-        """The tokens that a request is expected to generate yet. One above the mean is expected to double its length."""
+        """The tokens that a request will probably still generate: up to the mean, above it as many as it has."""
         done = request.num_completion_tokens
         expected = self._mean_length if self._mean_length is not None else request.max_tokens
         return max(min(expected if done < expected else 2 * done, request.max_tokens) - done, 0)
@@ -351,7 +333,6 @@ class Forecast:
         self._mean_length = length if mean is None else mean + _WEIGHT * (length - mean)
 
     def _look(self) -> None:
-        """Learn from what was computed since the last look, unless that was just now."""
         now = self._clock()
         busy_s = self._busy_s + now - self._since
         if busy_s < _SAMPLE_S or not self._calls:
@@ -368,12 +349,12 @@ class Forecast:
 
 
 def queued_tokens(call: CallRecord) -> int:
-    """The prompt tokens of a call that wait, so far as known."""
+    """The waiting prompt tokens of a call, as far as known."""
     return call.num_expected_tokens + sum(request.num_queued_tokens for request in call.requests)
 
 
 def least_tokens(requests: Sequence[GenerationRequest], max_token_chars: int) -> int:
-    """About the fewest tokens that the prompts can have together; a template's own text does not count."""
+    """About the least number of tokens in the prompts, without a template's own text."""
     return sum(_least(request, max_token_chars) for request in requests)
 
 
@@ -386,7 +367,7 @@ def _least(request: GenerationRequest, max_token_chars: int) -> int:
 
 
 def num_characters(prompt: Prompt) -> int:
-    """The characters to tokenise, roughly; a token id counts as one, since it is decoded."""
+    """The characters to tokenise, roughly; a token id counts as one."""
     match prompt:
         case TextPrompt():
             return len(prompt.text) + len(prompt.suffix or "")

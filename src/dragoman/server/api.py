@@ -1,7 +1,5 @@
 """Types that the server and its client APIs share: calls, answers, encoders, and the dialects of one model.
 
-Does: define these values and protocols; frame the objects of streams. Does not: any I/O, or know one API; operations are in
-`operations`.
 Imported by all of `server`. Dialects and encoders are called on the event loop.
 """
 
@@ -25,7 +23,7 @@ T = TypeVar("T")
 
 
 MAX_INLINE_BYTES = 64 * 1024
-"""Of bodies that are decoded on the event loop: at most some milliseconds."""
+"""Larger bodies are decoded off the event loop; these take some milliseconds at most."""
 
 SSE_MEDIA_TYPE = "text/event-stream"
 JSONLINES_MEDIA_TYPE = "application/jsonlines"  # exact: djl's own client compares it, so no charset
@@ -41,10 +39,7 @@ SSE_DONE = b"data: [DONE]\n\n"
 
 
 class HttpCall(msgspec.Struct, frozen=True):
-    """One HTTP request, read whole. Header names are lower-case; `media_type` is the content type without parameters.
-
-    `caller`: the name of the key that it came with, "" = none. `scheme`: http or https.
-    """
+    """One HTTP request, with its whole body. Header names are lower-case. `caller`: the name of its key, "" = none."""
 
     method: str
     path: str
@@ -59,16 +54,15 @@ class HttpCall(msgspec.Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        """The request's content type, lower-case, "" when absent."""
+        """The content type without parameters, lower-case, "" if absent."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def accept(self) -> str:
-        """The Accept header, lower-case, "" when absent."""
         return self.headers.get("accept", "").lower()
 
     def json(self) -> Any:
-        """The body's JSON value, decoded once; not to be changed. Raises: NotJson."""
+        """The body's JSON value, decoded once; do not change it. Raises: NotJson."""
         if not self._decoded:
             try:
                 decoded = decode_json(self.body)
@@ -83,13 +77,13 @@ class HttpCall(msgspec.Struct, frozen=True):
         return value
 
     async def decoded(self) -> None:
-        """Decode a large body on a thread, so that others are served meanwhile; `json` then has it, or its error."""
+        """Decode a large body on a thread, for `json` to return."""
         if len(self.body) > MAX_INLINE_BYTES and self.media_type not in ("text/plain", "multipart/form-data"):
             with suppress(NotJson):
                 await asyncio.to_thread(self.json)
 
     def field(self, name: str) -> Any:
-        """The top-level field of a JSON object, None where there is none or the body is no such object."""
+        """The top-level field of a JSON object; None if it is absent or the body is not an object."""
         try:
             value = self.json()
         except NotJson:
@@ -102,7 +96,7 @@ _TRACESTATE = re.compile(r"[\x20-\x7e]{1,2048}")
 
 
 def trace_of(http: HttpCall) -> TraceContext | None:
-    """The trace that a call belongs to, None if it names none, or not as W3C Trace Context has it (3.2, 3.3)."""
+    """The trace of a call, None if it has none that follows W3C Trace Context (3.2, 3.3)."""
     parent = http.headers.get("traceparent")
     found = None if parent is None else _TRACEPARENT.fullmatch(parent.strip())
     if found is None or (found[0].startswith("00-") and found[3]):
@@ -112,19 +106,17 @@ def trace_of(http: HttpCall) -> TraceContext | None:
 
 
 def model_of_query_or_header(http: HttpCall, server: object) -> str | None:
-    """`?model_name=`, else the header `model_name`, else None."""
+    """The name in the query or header `model_name`."""
     return http.query.get("model_name") or http.headers.get("model_name") or None
 
 
 def model_of_body(http: HttpCall, server: object) -> str | None:
-    """The body's `model`, None where it is absent or the body is not an object: the dialect reports that."""
+    """The body's `model`; None if it is absent or wrong, which the dialect reports."""
     name = http.field("model")
     return name if isinstance(name, str) else None
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A complete, non-streamed answer."""
-
     status: int
     body: bytes
     media_type: str
@@ -132,13 +124,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def json_reply(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Reply:
-    """A JSON answer."""
     return Reply(status, msgspec.json.encode(value), JSON_MEDIA_TYPE, headers or {})
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The head of a streamed answer."""
-
     media_type: str
     status: int = 200
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -150,12 +139,12 @@ def sse(payload: bytes) -> bytes:
 
 
 def jsonline(payload: bytes) -> bytes:
-    """One JSON line; the newline is never left out, line readers wait for it for ever."""
+    """One JSON line. Always ends with the newline, which line readers wait for."""
     return payload + b"\n"
 
 
 class Chunks(Protocol):
-    """The pieces of a streamed answer. `aclose` ends what makes them, also if none was taken."""
+    """The pieces of a streamed answer. `aclose` ends their source, also before the first piece."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -164,10 +153,9 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamedReply:
-    """A streamed answer that is not made of events: an operator's own code writes it.
+    """A streamed answer that an operator's code writes. The receiver closes `chunks` on every path.
 
-    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes. The one
-    who takes this closes `chunks` on every path.
+    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes.
     """
 
     head: Head
@@ -176,67 +164,59 @@ class StreamedReply:
 
 
 class IndexedEvent(NamedTuple):
-    """An event of the call's `request_index`-th request (calls with several prompts hold several requests)."""
+    """An event of the call's `request_index`-th request; a call has one request for each prompt."""
 
     request_index: int
     event: GenerationEvent
 
 
 class Encoder(Protocol):
-    """Turns what happened into the bytes of one answer. One instance per call; it may keep state between events."""
+    """Encodes one answer. One instance for each call; may keep state between events."""
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole answer of a call that does not stream; `results` in the order of the call's requests."""
+        """The answer of a call that does not stream; `results` in the order of its requests."""
         ...
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """The head of a streamed answer, called once, with everything that happened before it is sent."""
+        """The head of a streamed answer; `events` are those before it is sent. Called once."""
         ...
 
-    def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The bytes for one event, b"" for none."""
-        ...
+    def event(self, request_index: int, event: GenerationEvent) -> bytes: ...
 
     def end(self) -> bytes:
-        """The bytes after the last event of all requests."""
         return b""
 
     def stream_error(self, error: ServerError) -> bytes | None:
-        """An error after the head was sent, as the stream's last bytes; None = cut the connection without a final chunk."""
+        """The stream's last bytes for an error; None = cut the connection without a final chunk."""
         ...
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """HTTP trailers after a streamed body; sent only to clients that accept them."""
+        """HTTP trailers after a streamed body, for clients that accept them."""
         return ()
 
 
 @runtime_checkable
 class KeepingAlive(Protocol):
-    """An encoder whose API has its own message for streams on which nothing happens."""
+    """An encoder whose API has its own message for silent streams."""
 
-    def keep_alive(self) -> bytes:
-        """The bytes to send on a silent stream."""
-        ...
+    def keep_alive(self) -> bytes: ...
 
 
 class Runner(Protocol):
     """Runs blocking work away from the event loop."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """The result of `work()`. Raises: what `work` raises, ServerError if it cannot be run."""
+        """The result of `work()`. Raises: as `work`, ServerError if it cannot be run."""
         ...
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One parsed client call.
+    """One parsed client call. `requests`: one for each prompt. `ignored`: accepted parameters without effect.
 
-    `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
-    `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
-    rule); 0 = the head goes out with the first event, or before it where `is_head_fixed`: it depends on none.
-    `run_off_loop`: runs the encoder's `full` and `event`, which then call an operator's code; None = in place.
-    `labels`: each request's name in errors, () = errors name none. `reasons`: why some of `ignored` do nothing.
-    Parts of schemas that the requests pass over are added to both `ignored` and `reasons`.
-    `wants_progress`: its stream tells how far the prompts are.
+    `hold_s`: how long a streamed head may wait for the outcome; 0 = the head goes out with the first event, or earlier
+    if `is_head_fixed`. `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code; None = in
+    place. `labels`: names of the requests in errors. `reasons`: why some of `ignored` have no effect. `wants_progress`:
+    its stream tells the progress of prompts.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -251,7 +231,7 @@ class Call(msgspec.Struct, frozen=True):
     wants_progress: bool = False
 
     def __post_init__(self) -> None:
-        """Add what the requests pass over; done here, so that no API can forget it."""
+        """Add unenforced parts of schemas to `ignored` here, so that no API can forget it."""
         passed_over: dict[str, str] = {}
         for request in self.requests:
             grammar = request.sampling.grammar
@@ -262,34 +242,28 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ErrorTeller(Protocol):
-    """Answers calls which fail."""
+    """Answers failed calls."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed before anything was sent, in this API's shape."""
+        """The answer to a call that failed before anything was sent."""
         ...
 
 
 class CallSwitches(Protocol):
-    """Switches of one call."""
+    """Switches of one call. `is_strict`: parameters without effect are errors."""
 
     @property
-    def is_strict(self) -> bool:
-        """True if parameters without effect are errors."""
-        ...
+    def is_strict(self) -> bool: ...
 
 
 Answerer = Callable[[CallSwitches], Awaitable[Reply | StreamedReply | None]]
-"""Answers a call without generating, by the call's switches.
-
-None = parse the call and generate. Raises: ServerError.
-"""
+"""Answers a call without generating; None = generate. Raises: ServerError."""
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """The way to read one call.
+    """The way to read one call. `parse` raises ServerError for a client's mistakes. `answer`: called before it.
 
-    `parse`: returns the call in neutral words; raises ServerError for anything the client did wrong. `run_off_loop`: runs
-    `parse` where it calls an operator's code or takes long; None = in place. `answer`: asked before `parse`; None = not.
+    `run_off_loop`: runs `parse` if it calls an operator's code or takes long; None = in place.
     """
 
     parse: Callable[[], Call]
@@ -298,50 +272,45 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class Dialect(ErrorTeller, Protocol):
-    """A translation between the calls of some operations and the neutral words, set up for one model.
-
-    No engine, no tokenizer, no clock of its own.
-    """
+    """Translates calls of some operations, for one model. Has no engine, tokenizer or clock."""
 
     def open(self, http: HttpCall) -> Opening:
-        """The way to read the call. Never raises: `parse` reports what is wrong with the call."""
+        """The way to read the call. Never raises."""
         ...
 
 
 def runner_for(http: HttpCall) -> Runner | None:
-    """The runner for parsing a call: a thread if it may have thousands of messages, else None, in place."""
+    """The runner for parsing a call: a thread if its body is large."""
     return on_thread if len(http.body) > MAX_INLINE_BYTES else None
 
 
 async def on_thread(work: Callable[[], T]) -> T:
-    """A `Runner` for work that only computes: others are served in between. Raises: what `work` raises."""
+    """A `Runner` for work that only computes."""
     return await asyncio.to_thread(work)
 
 
 class TellsErrors:
-    """The part of a dialect that answers failed calls. `errors`: as the API writes them."""
+    """The part of a dialect that answers failed calls."""
 
     errors: ErrorTeller
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
         return self.errors.error_reply(error, http)
 
 
 class PureDialect(TellsErrors):
-    """A dialect that only translates: it has `parse`, which takes no time unless the body is large."""
+    """A dialect that only translates, by `parse`."""
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: ServerError for anything the client did wrong."""
+        """Raises: ServerError for a client's mistakes."""
         raise NotImplementedError
 
     def open(self, http: HttpCall) -> Opening:
-        """The call, to be parsed in place, or on a thread if it is large."""
         return Opening(partial(self.parse, http), runner_for(http))
 
 
 Dialects = Mapping[str, Dialect]
-"""The dialects of one model by name. The name begins with that of the API that made it."""
+"""The dialects of one model by name, which begins with the name of their API."""
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -351,17 +320,15 @@ ProposerKind = Literal["draft", "lookup"]
 """The source of guessed tokens for speculative decoding: a draft model alone, or texts as well."""
 
 Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
-"""Abilities of a model besides continuing a text: hold conversations, call tools and reason in them, look at pictures,
-fill in the middle."""
+"""Abilities besides continuing a text; `insert`: fills in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """Facts about a model from its files, for lists of models. Empty or 0 = they do not say.
+    """Facts about a model from its files. Empty, 0 or None = unknown. `size_bytes`: of the weights. `license`: its
+    text.
 
-    `format`: of the files that hold the weights. `config`: the values of its config.json. `num_parameters`: None where they
-    cannot be counted. `size_bytes`: of the weights. `modified_s`: of the newest file, seconds since the epoch. `digest`: 64
-    hexadecimal digits that identify its files. `license`: its text.
+    `modified_s`: of the newest file, seconds since the epoch. `digest`: 64 hexadecimal digits that identify the files.
     """
 
     format: str = ""
@@ -375,19 +342,16 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """All facts about a model from which APIs set up their dialects.
+    """The facts about a model from which APIs set up their dialects.
 
-    `settings`: the operator's choices that concern client APIs, by the names of options. `default_sampling`: for clients
-    that cannot choose it. `generation_defaults`: the model's and the operator's defaults for what clients leave out, by the
-    names of `SamplingParams`, and `do_sample` if they want sampling; empty = the APIs' own defaults. `default_options`: the
-    options that gave some of them, by the same names. `overriding_defaults`: the same for APIs whose documents fix defaults.
-    `proposer`: the source of guessed tokens for speculative decoding, if any. `keeps_prompts`: the engine keeps them as long
-    as requests ask. `has_cache_keys`: it has replicas, and a request's key chooses one. `tells_progress`: it knows how far
-    prompts are. `shifts_context`: answers may go on beyond the context. `lacks`: fields of `SamplingParams` that it does not
-    support. `vocab_size`, `end_token_ids` (they end a text), `max_model_len`, `dtype`: of a model that generates.
-    `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: the operator's own functions,
-    for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and
-    generates nothing, else None. `abilities`: besides continuing a text. `card`: facts from its files.
+    `settings`: the operator's options for client APIs. `default_sampling`: for clients that cannot choose it.
+    `generation_defaults`: values for absent parameters, by the names of `SamplingParams`, and `do_sample`;
+    `default_options`: the options that set some of them; `overriding_defaults`: the same for APIs whose documents fix
+    defaults. `keeps_prompts`: the engine keeps them as long as requests ask. `has_cache_keys`: a request's key chooses
+    a replica. `tells_progress`: it reports the progress of prompts. `shifts_context`: answers may exceed the context.
+    `lacks`: unsupported fields of `SamplingParams`. `adapter_names`: present ones, if it `takes_adapters`.
+    `operator_code`: for the API that it is written for. `pooling`: the `pooling.PoolingService` of a model that embeds
+    or scores texts, else None.
     """
 
     name: str = "model"

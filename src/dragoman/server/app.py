@@ -1,7 +1,5 @@
-"""The ASGI application: every request enters here.
+"""The ASGI application: matches routes, answers failures outside dialects as the path's API does, adds common headers.
 
-Does: match the route; report failures that no dialect answers, as the API that owns the path does; put the common
-headers on every answer. Does not: read bodies, generate or manage models.
 Built by `build_app`, called by uvicorn on the event loop.
 """
 
@@ -52,10 +50,9 @@ CACHE_HEADERS: Mapping[str, str] = {
 class ServerConfig:
     """Settings of the HTTP side. Without keys it is open to all.
 
-    `api_keys`: bare ones, which open everything; `open_scopes`: scopes that need no key even where there are some.
-    `left_out`: names of APIs that are not served. `asks_again`: engines have replicas, which may be lost while they compute.
-    `allowed_hosts`: host names that requests may name, besides those of this machine. `store`: where files and batches are
-    kept; None = none are taken. `path_prefix`: the beginning of all paths.
+    `api_keys`: bare keys, which open everything. `open_scopes`: scopes that never need a key. `left_out`: names of APIs
+    that are not served. `asks_again`: engines have replicas, which may be lost during a call. `allowed_hosts`: names
+    besides those of this machine. `store` None = no files and batches. `path_prefix`: of all paths.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -80,7 +77,7 @@ class ServerConfig:
         return self.key_sources.read(self.api_keys)
 
     def gate(self) -> Gate:
-        """The gate that every call has to pass. Reads files. Raises: KeysError."""
+        """The gate for all calls. Reads files. Raises: KeysError."""
         cors = Cors(self.cors) if self.cors.origins else None
         return Gate(
             self.max_request_size_bytes,
@@ -92,8 +89,6 @@ class ServerConfig:
 
 
 class App:
-    """The ASGI callable."""
-
     def __init__(
         self,
         endpoints: Endpoints,
@@ -110,21 +105,19 @@ class App:
         self._path_prefix = path_prefix
 
     def start(self) -> None:
-        """Resume the batches that an earlier process left."""
+        """Resume the batches of an earlier process."""
         if self._endpoints.desk is not None:
             self._endpoints.desk.start()
 
     async def stop_background(self) -> None:
-        """Start no more background work; clients that wait are still answered."""
         if self._endpoints.desk is not None:
             await self._endpoints.desk.stop()
 
     async def aclose(self) -> None:
-        """End the work that no client waits for."""
         await self._endpoints.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request. Raises: ValueError for other protocols, which are not served."""
+        """Answer one HTTP request. Raises: ValueError for other protocols."""
         if scope["type"] != "http":
             raise ValueError(f"scope type {scope['type']!r} is not supported, only 'http' is")
         exchange = Exchange(scope, receive, send, self._rules)
@@ -148,7 +141,7 @@ class App:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
     async def _strip_prefix(self, exchange: Exchange) -> bool:
-        """Remove the prefix from the path; True if the call is answered. Raises: UnknownPath for other paths."""
+        """Remove the prefix from the path. Returns True if the call is answered. Raises: UnknownPath."""
         prefix, path = self._path_prefix, exchange.path
         if path == prefix:  # relative addresses in pages need the slash
             await exchange.send_reply(Reply(307, b"", "", {"location": f"{prefix}/"}))
@@ -159,10 +152,7 @@ class App:
         return False
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        """Answer with the handler of path and method.
-
-        Raises: Forbidden, UnknownPath, WrongMethod, and what the handler raises.
-        """
+        """Raises: Forbidden, UnknownPath, WrongMethod, and what the handler raises."""
         self._hosts.check(exchange.headers)
         if self._path_prefix and await self._strip_prefix(exchange):
             return None
@@ -190,10 +180,9 @@ def build_app(
     gate: Gate | None = None,
     pulling: ModelPulling | None = None,
 ) -> App:
-    """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
+    """The application over `registry`, which may be filled later. Reads the files of keys, opens the store.
 
-    `hosting` None = models do not come and go. `pulling` None = clients bring none to this machine.
-    Reads the files of keys, opens the store. Raises: KeysError, StoreError.
+    `hosting` None = models never change. `pulling` None = clients download none. Raises: KeysError, StoreError.
     """
     gate = gate or config.gate()
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)

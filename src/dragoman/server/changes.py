@@ -1,8 +1,4 @@
-"""Changes of the served models that clients asked for: each runs to its end, even if its client leaves.
-
-Does: keep them going when a client leaves, cancel them when the server ends. Does not: change anything itself
-(`hosting` does), or know APIs. Shared by the operations that load and unload models, on the event loop.
-"""
+"""Changes of the served models: each runs to its end, even if its client leaves. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -14,29 +10,24 @@ T = TypeVar("T")
 
 
 class Changes:
-    """The changes under way in one server."""
-
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def of(cls, server: object) -> Changes:
-        """The changes of one server."""
         return cls()
 
     def start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin a change; nobody has to wait for it."""
         task = asyncio.create_task(change)
         self._tasks.add(task)
         task.add_done_callback(self._end)
         return task
 
     async def run(self, change: Coroutine[Any, Any, T]) -> T:
-        """The result of the change, which goes on if this caller is cancelled. Raises: what it raises."""
+        """The result of the change, which continues if this caller is cancelled. Raises: as the change."""
         return await asyncio.shield(self.start(change))
 
     async def aclose(self) -> None:
-        """Cancel what still runs."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,8 +1,4 @@
-"""The limit of files that this process may have open at once: each connection is one.
-
-Does: raise the limit to what the system allows, and warn where that is little. Does not: count connections.
-Called when the server starts, on the main thread.
-"""
+"""Raises the limit of open files, of which each connection is one. Called at the start, on the main thread."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ logger = logging.getLogger("dragoman.server")
 
 
 def raise_descriptor_limit() -> int | None:
-    """The most files that may be open from now on, None where the system has no such limit."""
+    """The number of files that may be open from now on; None = unlimited."""
     if sys.platform == "win32":
         return None
     import resource

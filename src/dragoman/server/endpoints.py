@@ -1,8 +1,6 @@
-"""Makes routes of the operations of all APIs: the way of a call between the app and the responder.
+"""The way of a call between the app and the responder, for the operations of all APIs.
 
-Does: match paths, name the nearest one, tell which methods a path answers to; check the key, read the body, choose dialect
-and model, hand over to the responder or send what an operation answers. Does not: know any API, or generate. Made by the
-app, runs on the event loop.
+Matches paths, checks the key, reads the body, chooses dialect and model. Made by the app, runs on the event loop.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ T = TypeVar("T")
 
 PathParams = Mapping[str, str]
 Handler = Callable[[Exchange, PathParams], Awaitable[None]]
-"""Answers a call. Raises: ServerError before anything was sent; the app tells it in the words of the path's owner."""
+"""Answers a call. Raises: ServerError before anything was sent; the app answers it."""
 
 MAX_SHOWN_LENGTH = 100
 MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the lengths; no path of this server is longer
@@ -55,9 +53,9 @@ MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the length
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and its handlers by method. In `path`, each `{name}` stands for any text, slashes included.
+    """One path and its handlers by method. In `path`, `{name}` stands for any text, slashes included.
 
-    `absences`: by method, why this server does not serve it as it was started; they do not count as allowed.
+    `absences`: by method, why the server as started does not serve it.
     """
 
     path: str
@@ -66,12 +64,11 @@ class Route:
 
     @property
     def allow(self) -> str:
-        """The `Allow` header: what this path answers to."""
         methods = set(self.handlers) | {"OPTIONS"} | ({"HEAD"} if "GET" in self.handlers else set())
         return ", ".join(sorted(methods))
 
     def handler(self, method: str) -> Handler | None:
-        """The handler of that method; HEAD is GET whose body the protocol leaves out."""
+        """The handler of that method. HEAD is GET; the protocol omits the body."""
         return self.handlers.get("GET" if method == "HEAD" else method)
 
 
@@ -79,22 +76,20 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Match(NamedTuple):
-    """A route that fits a path, with what stood in the place of `{name}`."""
+    """A route that fits a path, with the values of its `{name}`s."""
 
     route: Route
     path_params: PathParams
 
 
 class _Pattern(NamedTuple):
-    """`num_said`: the characters that stand in the path as they are."""
-
     regex: re.Pattern[str]
     num_said: int
     route: Route
 
 
 class RouteTable:
-    """Routes by path: a dictionary for fixed paths, a short list for those with a name in them."""
+    """Routes by path: a dictionary for fixed paths, a list of patterns for the others."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.paths = tuple(route.path for route in routes)
@@ -111,7 +106,7 @@ class RouteTable:
         self._patterns.sort(key=lambda pattern: -pattern.num_said)
 
     def match(self, path: str) -> Match | None:
-        """The route of `path`: fixed paths first, then patterns, those that say most first; None if there is none."""
+        """The route of `path`: a fixed path, else the pattern with the most fixed characters."""
         route = self._fixed.get(path)
         if route is not None:
             return Match(route, {})
@@ -121,17 +116,15 @@ class RouteTable:
         return None
 
     def unknown(self, path: str) -> UnknownPath:
-        """The error for a path that no route fits."""
         return UnknownPath(
             f"Unknown path {shown(path)}: the nearest one is {self.nearest(path)}, GET /docs describes all"
         )
 
     def nearest(self, path: str) -> str:
-        """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
+        """The most similar path of the table, of the same API if it has any (by the text before the second slash).
 
-        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`. A path
-        that goes on where this one ends comes first, as `/v1/chat` is meant for `/v1/chat/completions`; then those of the
-        API that end in the same word, as `/v2/ready` is not meant for `/v2/rerank`; then all of the API.
+        Paths that continue this one come first (`/v1/chat` means `/v1/chat/completions`), then the API's paths with the
+        same last word, then all of the API.
         """
         seen = path[:MAX_COMPARED_LENGTH]
         whole, word = seen.rstrip("/"), seen.rpartition("/")[2]
@@ -143,12 +136,11 @@ class RouteTable:
 
 
 def shown(path: str) -> str:
-    """A path as an error repeats it."""
     return path if len(path) <= MAX_SHOWN_LENGTH else f"{path[:MAX_SHOWN_LENGTH]}..."
 
 
 def joined_routes(routes: Sequence[Route]) -> list[Route]:
-    """One route per path, in the order of their first mention. Raises: ValueError if two answer to the same method."""
+    """One route for each path, in order. Raises: ValueError if two have the same method."""
     by_path: dict[str, Route] = {}
     for route in routes:
         known = by_path.get(route.path, Route(route.path))
@@ -166,7 +158,7 @@ def joined_routes(routes: Sequence[Route]) -> list[Route]:
 
 
 class Endpoints:
-    """The operations of one process, ready to be called. Implements `operations.Server`, which they are handed."""
+    """The operations of one process, with their handlers. Implements `operations.Server`."""
 
     def __init__(
         self,
@@ -194,17 +186,14 @@ class Endpoints:
         self.desk = None if make_desk is None else make_desk(self.ask)
 
     def needs_key(self, scope: Scope) -> bool:
-        """True if calls of that scope have to carry an API key."""
         return self._gate.needs_key(scope)
 
     @property
     def max_request_size_bytes(self) -> int:
-        """The largest body that is read."""
         return self._gate.max_request_size_bytes
 
     @property
     def bodies(self) -> Bodies:
-        """The bodies that are held now."""
         return self._gate.bodies
 
     def shared(self, kind: Callable[[Server], T]) -> T:
@@ -214,7 +203,6 @@ class Endpoints:
         return cast(T, self._shared[kind])
 
     async def aclose(self) -> None:
-        """End everything that operations have kept."""
         if self.desk is not None:
             await self.desk.aclose()
         for kept in self._shared.values():
@@ -225,7 +213,6 @@ class Endpoints:
         await self.watch.aclose()
 
     def routes(self) -> Iterator[Route]:
-        """One route per operation, in the order of the APIs."""
         for api in self.apis:
             for operation in api.operations:
                 yield Route(operation.path, {operation.method: self._handler(api, operation)})
@@ -233,7 +220,7 @@ class Endpoints:
             yield Route(operation.path, absences={operation.method: _ABSENCE})
 
     async def ask(self, path: str, body: bytes, caller: str) -> Reply:
-        """The answer to `POST path`, a generating call that this process makes for a caller in the background.
+        """The answer to `POST path`, a generating call of this process for a caller in the background.
 
         Raises: ConnectionAbortedError if the answer breaks off.
         """
@@ -259,7 +246,7 @@ class Endpoints:
         raise UnknownPath(f"POST {path} generates nothing")
 
     def owner(self, path: str) -> ErrorTeller:
-        """The encoder of errors before an operation: unknown path, wrong method, bad key, oversized body."""
+        """The encoder of errors outside operations: unknown path, wrong method, bad key, oversized body."""
         tellers = self._tellers
         longest = max(map(len, tellers))
         parts = _parts(path)[:longest]  # a path may have ten thousands of them, and no more of them matter
@@ -312,7 +299,7 @@ class Endpoints:
         return handle
 
     async def _read(self, exchange: Exchange, check_body: CheckBody | None, held: Body) -> bytes:
-        """The body, whose signature was checked, as it was before its client packed it. Raises: as both, and ClientGone."""
+        """The unpacked body, with its signature checked. Raises: as both, and ClientGone."""
         most = self._gate.max_request_size_bytes
         body = await exchange.read_body(most, held)
         if check_body is not None:
@@ -327,7 +314,7 @@ class Endpoints:
         held: Body,
         waiting: Exchange,
     ) -> None:
-        """Answer a call whose body is read and stays `held`; perhaps later, without a client that waits."""
+        """Answer a call whose body is read and stays `held`; perhaps later, without a waiting client."""
         record = self.watch.begin(api.name, waiting, call)
         http = call if record.call_id == call.request_id else msgspec.structs.replace(call, request_id=record.call_id)
         try:
@@ -397,7 +384,7 @@ class Endpoints:
         await exchange.send_reply(error_reply(dialect, error, http))
 
     async def _found(self, name: Callable[[], str | None]) -> ServedModel | AbstractAsyncContextManager[ServedModel]:
-        """The model of that name, or a context that loads it. Raises: as `ModelRegistry.find`, but for `NotLoaded`."""
+        """The model of that name, or a context that loads it. Raises: as `ModelRegistry.find`, except `NotLoaded`."""
         for is_last in (False, True):
             try:
                 return self.models.find(name())
@@ -412,7 +399,7 @@ class Endpoints:
         raise AssertionError("the second look has found or raised")
 
     async def _answer(self, operation: AnswerOperation, http: HttpCall) -> Any:
-        """The operation's answer; a model that it needs is loaded first, except for calls that only read."""
+        """The operation's answer. Loads its model first, except for calls that only read."""
         if self.hosting is None:
             return await operation.answer(http, self)
         try:
@@ -439,15 +426,11 @@ _ABSENCE = "models do not come and go here; start the server with --model-store 
 
 
 def _without_hosting(api: Api) -> Api:
-    """The API without the operations that load and unload models."""
     return replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting))
 
 
 def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Teller]:
-    """The encoders of errors, by the segments of the paths that APIs own.
-
-    Raises: ValueError if two APIs own one path, one has no teller for it, or no API owns the rest.
-    """
+    """The encoders of errors, by the segments of paths. Raises: ValueError unless each path has one owner."""
     tellers: dict[tuple[str, ...], Teller] = {}
     for api in apis:
         for owned in api.owns:
@@ -464,13 +447,12 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall) -> Dialect:
-    """The dialect by which the operation answers `http`."""
     name = operation.dialect if isinstance(operation.dialect, str) else operation.dialect(http)
     return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
 
 
 def check_version(model: ServedModel, http: HttpCall) -> None:
-    """Raises: NotFound if the call asks for a version that the model does not have."""
+    """Raises: NotFound if the model does not have the call's version."""
     version = http.query.get("model_version") or http.headers.get("model_version")
     if version and version != model.version:
         raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")

@@ -1,8 +1,4 @@
-"""The kinds of errors, once for all APIs: the usual status of each, and its meaning.
-
-Does: give every API the statuses of all kinds, by its changes of the usual ones. Does not: write bodies, which each
-API does. Used by the APIs when they are imported, and by what describes them.
-"""
+"""The kinds of errors for all APIs: the usual status of each, and its meaning. Used when APIs are imported."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """One kind of error. `status`: unless an API has another for it. `meaning`: the condition, in words."""
+    """One kind of error. `status`: the usual one."""
 
     status: int
     meaning: str
@@ -41,12 +37,12 @@ KINDS: Mapping[str, Kind] = {
     "hook_error": Kind(500, "the operator's own formatter failed"),
     "server_error": Kind(500, "a defect of the server; see its log"),
 }
-"""Every kind of `dragoman.errors`, by its name there."""
+"""Every kind in `dragoman.errors`."""
 
 INVALID = ("invalid_request", "invalid_payload", "invalid_parameter")
 """The kinds for a mistake in the client's request."""
 
 
 def statuses(**changes: int) -> dict[str, int]:
-    """The status of every kind for an API; `changes` are those that differ from the usual ones."""
+    """The status of each kind for an API; `changes` differ from the usual ones."""
     return {kind: changes.get(kind, row.status) for kind, row in KINDS.items()}

@@ -1,11 +1,7 @@
-"""Decodes JSON that a client sent, and says in words why some text is none.
+"""Decodes JSON of clients, and explains in words why a text is not JSON. All that clients send is decoded here.
 
-Does: refuse what is too large in structure before it is decoded; decode; explain what people really send: a byte-order mark,
-half a surrogate pair, a comma too many, Python's quotes. Does not: know fields or error shapes. Called by every dialect, on
-the event loop, where all that clients send is decoded here and nowhere else.
-
-Structure is what costs. A body of 60 MB is decoded in milliseconds if it is one text. If it is lists, that takes half a
-minute and 2 GB. So brackets, commas and digits are counted first, outside of texts, by what C does to whole pieces.
+Refuses texts with too much structure before decoding them: a body of 60 MB is decoded in milliseconds if it is one
+text, but lists take half a minute and 2 GB. Called by every dialect.
 """
 
 from __future__ import annotations
@@ -46,10 +42,7 @@ _LONE_SURROGATE = re.compile(
 
 
 class NotJson(ValueError):
-    """The text is not JSON. `is_slip`: the cause is common and hard to see in the text.
-
-    `problem`: json, slip, nesting or structure.
-    """
+    """The text is not JSON. `is_slip`: a common cause that is hard to see. `problem`: json, slip, nesting or structure."""
 
     def __init__(self, reason: str, *, is_slip: bool = False) -> None:
         super().__init__(reason)
@@ -57,19 +50,17 @@ class NotJson(ValueError):
         self.problem = "slip" if is_slip else "json"
 
     def of(self, subject: str) -> str:
-        """The error as a sentence about `subject`, which is not JSON."""
         return f"{subject} is not valid JSON: {self}"
 
 
 class TooMuchJson(NotJson):
-    """The text is too large in structure to be read."""
+    """The text has too much structure to be read."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.problem = "structure"
 
     def of(self, subject: str) -> str:
-        """The error as a sentence about `subject`, which may well be JSON."""
         return f"{subject} is too large in structure: {self}"
 
 
@@ -82,10 +73,7 @@ class NestedTooDeep(TooMuchJson):
 
 
 def decode_json(content: bytes | msgspec.Raw, kind: Any = Any) -> Any:
-    """The value of a JSON text, as a `kind`.
-
-    Raises: NotJson, TooMuchJson; msgspec.ValidationError for JSON that is not a `kind`.
-    """
+    """The value of a JSON text, as a `kind`. Raises: NotJson, TooMuchJson, msgspec.ValidationError."""
     text = bytes(content)
     check_structure(text)
     try:
@@ -97,10 +85,7 @@ def decode_json(content: bytes | msgspec.Raw, kind: Any = Any) -> Any:
 
 
 def check_structure(content: bytes) -> None:
-    """Raises TooMuchJson for a JSON text that has too many values, levels, or digits in a number.
-
-    Text that is not JSON may pass or fail: a decoder stops at the first byte that is wrong.
-    """
+    """Raises: TooMuchJson for too many values, levels, or digits in a number. Text that is not JSON may pass."""
     if content[:_PIECE].lstrip()[:1] not in (b"{", b"[", b'"', b""):
         return  # a number, or not JSON
     is_flat = content.count(b"[") + content.count(b"{") <= MAX_NESTING
@@ -137,7 +122,7 @@ def check_structure(content: bytes) -> None:
 
 
 def _end_of_piece(content: bytes, begin: int) -> int:
-    """The end of the piece that starts at `begin`: not between a backslash and the character that it escapes."""
+    """The end of the piece at `begin`, not between a backslash and the character that it escapes."""
     end = begin + _PIECE
     piece = content[begin:end]
     num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
@@ -149,13 +134,13 @@ def _has_long_number(content: bytes) -> bool:
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
-    """Raises TooMuchJson for an object of more fields than are looked at one by one."""
+    """Raises: TooMuchJson for an object with more fields than are read one by one."""
     if len(fields) > MAX_FIELDS:
         raise TooMuchJson(f"it has {len(fields)} fields, and at most {MAX_FIELDS} are read")
 
 
 def shown_json(value: object, length: int) -> str:
-    """The value as an error repeats it: one line of JSON of at most `length` characters, made of its beginning only."""
+    """The value as an error quotes it: one line of at most `length` characters."""
     text = json.dumps(_beginning(value, _SHOWN_LEVELS), ensure_ascii=False, default=str)
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
@@ -195,7 +180,7 @@ def not_json(content: bytes, error: Exception) -> NotJson:
 
 
 def _half_in(content: bytes) -> int | None:
-    """The place of half a surrogate pair, None without one. Searches piece by piece, so that other threads can run."""
+    """The place of half a surrogate pair. Searches piece by piece, so that other threads can run."""
     if b"\\u" not in content and b"\xed" not in content:
         return None
     for begin in range(0, len(content), _PIECE):
@@ -206,7 +191,7 @@ def _half_in(content: bytes) -> int | None:
 
 
 def _may_be_half(error: Exception) -> bool:
-    """True if half of a surrogate pair may have caused the error: the decoder looks for the other half in what follows."""
+    """True if half of a surrogate pair may have caused the error."""
     return isinstance(error, UnicodeDecodeError) or any(
         word in str(error) for word in ("surrogate", "hex", "truncated")
     )

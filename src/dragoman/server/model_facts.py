@@ -1,9 +1,4 @@
-"""Facts about a model for the lists of several APIs, as plain values.
-
-Does: collect them from the model, its engine and its admission, or from the status of a model that is not served.
-Does not: know any API's shape.
-Called by the APIs' operations, on the event loop; never waits.
-"""
+"""Facts about models, as plain values for the lists of several APIs. Called on the event loop; never waits."""
 
 from __future__ import annotations
 
@@ -24,17 +19,15 @@ _STATUSES = {
     ModelState.UNLOADING: "UNLOADING",
     ModelState.FAILED: FAILED,
 }
-"""The words of LMI, which has none for a model that ends."""
+"""LMI's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about one model for lists. `created_s`: Unix time at which it was loaded, 0 = it is not.
+    """Facts about one model. `created_s`: Unix time of its load, 0 = not loaded. `names`: all that calls may use.
 
-    `names`: all that calls may use; `tags`: what the operator tells of it. `card`: what its files say; `dtype`: "" = it is
-    not loaded. `is_pooling`: it embeds or scores texts.
-    `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started. `parent`: of an
-    adapter, the model that it changes, else ""; `root`: where the adapter came from.
+    `tags`: the operator's. `dtype` "" = not loaded. `reason`: why it could not be loaded. `is_of_start`: loaded at the
+    server's start. `parent`: of an adapter, its model; `root`: its source.
     """
 
     name: str
@@ -60,7 +53,6 @@ class ModelFacts:
 
 
 def facts_of(model: ServedModel) -> ModelFacts:
-    """The facts about a served model."""
     health = model.engine.health()
     return ModelFacts(
         name=model.name,
@@ -83,7 +75,7 @@ def facts_of(model: ServedModel) -> ModelFacts:
 
 
 def facts_of_status(status: ModelStatus) -> ModelFacts:
-    """The facts about a model that takes no calls: it loads, leaves, or could not be loaded."""
+    """The facts about a model that answers no calls: it loads, leaves, or has failed."""
     return ModelFacts(
         name=status.name,
         version=status.version or None,
@@ -97,7 +89,7 @@ def facts_of_status(status: ModelStatus) -> ModelFacts:
 
 
 def facts_by_name(models: Sequence[ServedModel]) -> list[ModelFacts]:
-    """The facts under every name that calls may use: a client that picks one of a list must be served."""
+    """The facts under every name that calls may use: each listed name can be called."""
     return [facts for model in models for facts in _facts_with_adapters(model)]
 
 
@@ -116,7 +108,7 @@ def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
 
 
 def facts_of_all(models: ModelRegistry) -> list[ModelFacts]:
-    """The facts under every name that calls may use, including models that a call would load."""
+    """The facts under every name that calls may use, with models that a call would load."""
     away = [replace(facts_of_unloaded(one), name=name) for one in models.unloaded for name in one.names]
     return facts_by_name(models.models) + away
 
@@ -129,13 +121,12 @@ def facts_of_name(models: ModelRegistry, name: str) -> ModelFacts:
 
 
 def facts_called(model: ServedModel, name: str) -> ModelFacts:
-    """The facts about a model under the name in the call, which may be an adapter's."""
+    """The facts under the name in the call, which may be an adapter's."""
     facts = {facts.name: facts for facts in _facts_with_adapters(model)}
     return facts[name] if name in facts and facts[name].parent else facts_of(model)
 
 
 def _facts_with_adapters(model: ServedModel) -> list[ModelFacts]:
-    """The facts under each name of the model, then of its adapters."""
     facts = facts_of(model)
     listed = [replace(facts, name=name) for name in (model.name, *model.aliases)]
     if model.adapters is not None:

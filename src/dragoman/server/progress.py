@@ -1,7 +1,5 @@
-"""The progress of a call that has no token yet, as streams, `/debug/requests` and the playground show it.
+"""The progress of calls without a token yet, for streams, `/debug/requests` and the playground. On the event loop.
 
-Does: define the block, and fill it with an engine's facts about the call's requests. Does not: decide when to ask.
-Used by the responder and by the operations, on the event loop.
 Source of the first four fields: llama.cpp, tools/server/README.md, `return_progress`.
 """
 
@@ -18,7 +16,7 @@ from dragoman.engine.base import PromptProgress
 
 
 class ToldProgress(msgspec.Struct, frozen=True):
-    """Counts of tokens, and times in milliseconds. Of several prompts: sums of counts, and the longest times."""
+    """Counts of tokens, and milliseconds. Of several prompts: sums of counts, and the longest times."""
 
     total: int
     cache: Annotated[int, Meta(description="tokens that were found in the cache")]
@@ -30,15 +28,13 @@ class ToldProgress(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ProgressEncoder(Protocol):
-    """An encoder whose streams have room for progress."""
+    """An encoder whose streams have room for progress, before the first event."""
 
-    def progress(self, told: ToldProgress) -> bytes:
-        """The bytes that show the progress, before the first event."""
-        ...
+    def progress(self, told: ToldProgress) -> bytes: ...
 
 
 def progress_of(service: object, request_ids: Iterable[str]) -> ToldProgress | None:
-    """The progress of a call's requests; None if none of them is known to wait, or the engine does not report it."""
+    """The progress of a call's requests; None if unknown."""
     tell: Callable[[str], PromptProgress | None] | None = getattr(service, "progress", None)
     if tell is None:
         return None

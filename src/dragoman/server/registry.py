@@ -1,9 +1,6 @@
-"""The models that a process serves, by the names in calls.
+"""The models that a process serves, by the names in calls. Filled by the host, read by the app, on the event loop.
 
-Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready, keep
-retired models until their end.
-Does not: load or end models, or read bodies. Filled by the host, read by the app, on the event loop. It holds only models
-that answer: no call finds a half-loaded one.
+Holds only models that answer; the first is the default. Does not load or end them.
 """
 
 from __future__ import annotations
@@ -31,14 +28,13 @@ MAX_SHOWN_NAMES = 30  # of models, in an error
 
 
 TakeEvent = Callable[[GenerationEvent], None]
-"""Takes an event of a request, on the event loop."""
 
 
 class GenerationService(Protocol):
     """The part of `generation.service.Service` that the server needs."""
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
-        """Pass each event to `take`, and return after the last; cancelling this aborts the request."""
+        """Pass each event to `take` on the event loop; cancelling this aborts the request."""
         ...
 
     async def generate(self, request: GenerationRequest) -> GenerationResult: ...
@@ -46,12 +42,10 @@ class GenerationService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model and everything needed to answer for it.
+    """One model and everything needed to answer for it. `created_s`: seconds since the epoch. `url`: its source.
 
-    `created_s`: seconds since the epoch. `url`: the model's source. `dtype`, `device`, `limits`: as model lists and `/info`
-    show them.
-    `version`: calls may name it besides the name; "" = it has none. `adapters`: None = it takes none.
-    `profile`: its dialects were set up with it. `pooling`: of a model that embeds or scores texts; its `service` refuses.
+    `version`: calls may add it to the name; "" = none. `adapters` None = it takes none. `pooling`: of a model that
+    embeds or scores texts; its `service` refuses.
     """
 
     name: str
@@ -72,14 +66,14 @@ class ServedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names by which calls may name it; a version follows the name after a slash, as in LMI's paths."""
+        """All names that calls may use; a version follows the name after a slash, as in LMI's paths."""
         versioned = (f"{self.name}/{self.version}",) if self.version else ()
         return (self.name, *self.aliases, *versioned)
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedModel:
-    """A model that the next call for it loads. `card`: facts from its files."""
+    """A model that the next call for it loads."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -88,7 +82,6 @@ class UnloadedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names by which calls may name it."""
         return (self.name, *self.aliases)
 
 
@@ -103,9 +96,8 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress of loading a model. `fraction`: of this stage, in [0, 1]. `begin_s`: on the monotonic clock.
-
-    `bytes_read`: of the files with its weights, or of the stored copy; `bytes_total` 0 = not known.
+    """The progress of loading a model. `fraction`: of this stage, 0 to 1. `begin_s`: monotonic. `bytes_total` 0 =
+    unknown.
     """
 
     stage: str
@@ -116,11 +108,10 @@ class LoadProgress:
 
 
 class ModelRegistry:
-    """The served models by name. Starts in LOADING; models come and go while the port is open.
+    """The served models by name, which may change while the port is open. Starts in LOADING.
 
-    `dialects` answer for calls that never reach a model: an unknown name, or any call while loading. `expected_names` are
-    the models that will be added, so that health checks can name them before. `profile` is the default model's.
-    `can_be_empty`: the server may be ready without a model, since models may come later.
+    `dialects` answer calls that reach no model. `expected_names`: models that will be added. `profile`: of the default
+    model. `can_be_empty`: the server may be ready without a model.
     """
 
     def __init__(
@@ -151,26 +142,22 @@ class ModelRegistry:
 
     @property
     def state(self) -> ServerState:
-        """The server's state."""
         return self._state
 
     @property
     def reason(self) -> str:
-        """Why the state is FAILED, else ""."""
         return self._reason
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The models that take calls; the first is the default."""
         return tuple(self._models.values())
 
     @property
     def expected_names(self) -> tuple[str, ...]:
-        """Names announced for loading that have not been added yet."""
+        """Announced models that have not been added yet."""
         return tuple(name for name in self._expected_names if name not in self._models)
 
     def expect(self, name: str) -> None:
-        """Announce a model that is being loaded."""
         self._expected_names[name] = None
 
     def expect_no_more(self, name: str) -> None:
@@ -179,36 +166,34 @@ class ModelRegistry:
         self._progress.pop(name, None)
 
     def note_progress(self, name: str, progress: LoadProgress) -> None:
-        """Note the progress of a model that is being loaded, or whose engine is rebuilt. Any thread."""
+        """Note the progress of loading a model, or of rebuilding its engine. Any thread."""
         self._progress[name] = progress
 
     def progress_of(self, name: str) -> LoadProgress | None:
-        """The last progress noted; None if the model is not being loaded."""
         return self._progress.get(name)
 
     def get(self, name: str) -> ServedModel | None:
-        """The model of exactly that name or alias that takes calls; None if there is none."""
+        """The model of exactly that name or alias, if it takes calls."""
         return self._names.get(name)
 
     @property
     def unloaded(self) -> tuple[UnloadedModel, ...]:
-        """The models that a call for them loads, including those that are being loaded."""
+        """The models that a call for them loads, including those that are loading."""
         models = {one.name: one for one in (*self._stored, *self._dropped)}
         return tuple(one for one in models.values() if one.name not in self._names)
 
     def unloaded_called(self, name: str) -> UnloadedModel | None:
-        """The unloaded model of that name or alias; None if there is none."""
         return next((one for one in self.unloaded if name in one.names), None)
 
     def note_dropped(self, models: Iterable[UnloadedModel]) -> None:
-        """Note the models that were dropped; a call for one of them loads it again."""
+        """Note all models that were dropped; a call for one loads it again."""
         self._dropped = tuple(models)
         self._note_away()
         if self._default_away not in self._away:
             self._default_away = ""
 
     def note_stored(self, models: Iterable[UnloadedModel]) -> None:
-        """Note the models that the models directory holds."""
+        """Note all models in the models directory."""
         self._stored = tuple(models)
         self._note_away()
 
@@ -216,7 +201,7 @@ class ModelRegistry:
         self._away = {name: one.name for one in (*self._stored, *self._dropped) for name in one.names}
 
     def _away_as(self, name: str | None) -> str | None:
-        """The model to load for a call that names `name`; None if it means a served model, or an unknown one."""
+        """The model to load for a call that names `name`; None if it means a served or unknown one."""
         if name in self._names:
             return None
         if name in self._away:
@@ -235,7 +220,7 @@ class ModelRegistry:
         return next(iter(self._models.values()), None) is model and self.is_of_start(model)
 
     def add(self, model: ServedModel) -> None:
-        """Serve `model` under its name and aliases. Raises: ValueError if a name is taken."""
+        """Serve `model` under its names. Raises: ValueError if one is taken."""
         self._check_names(model, None)
         if model.name == self._default_away:
             self._default_away = ""
@@ -249,10 +234,7 @@ class ModelRegistry:
         self._drain_late(model)
 
     def replace(self, old: ServedModel, new: ServedModel) -> None:
-        """Serve `new` in the place of `old`, which finishes its calls; see `retire`.
-
-        Raises: ValueError if `old` is not served, or a name of `new` is another model's; nothing has changed then.
-        """
+        """Serve `new` in the place of `old`, which finishes its calls. Raises: ValueError, and changes nothing then."""
         if self._models.get(old.name) is not old:
             raise ValueError(f"model {old.name!r} is not served")
         self._check_names(new, old)
@@ -268,10 +250,9 @@ class ModelRegistry:
         self._drain_late(new)
 
     def retire(self, model: ServedModel, *, is_dropped: bool = False) -> None:
-        """Let no new call find `model`; `wait_idle` still waits for it. If it was the default, the next one is.
+        """Let no new call find `model`, which finishes its calls. `is_dropped`: a call for it loads it again.
 
-        `is_dropped`: a call for it loads it again; if it was the default of the start, it still is.
-        Raises: ValueError if it is not served.
+        The next model becomes the default, unless the default of the start was dropped. Raises: ValueError.
         """
         if self._models.get(model.name) is not model:
             raise ValueError(f"model {model.name!r} is not served")
@@ -283,46 +264,41 @@ class ModelRegistry:
         self._leaving.append(model)
 
     def forget(self, model: ServedModel) -> None:
-        """Note that a retired or replaced model has ended."""
         self._leaving = [one for one in self._leaving if one is not model]
 
     def mark_ready(self) -> None:
-        """Take requests from now on; a drain that has begun is not undone.
-
-        Raises: ValueError without a model, unless there may be none.
-        """
+        """Take requests from now on, unless a drain has begun. Raises: ValueError without a model, if one is needed."""
         if not self._models and not self._can_be_empty:
             raise ValueError("the server cannot be ready: no model was added")
         if self._state is ServerState.LOADING:
             self._state = ServerState.READY
 
     def mark_failed(self, reason: str) -> None:
-        """Report that loading failed; health checks turn red."""
+        """Note that loading failed; health checks turn red."""
         self._state = ServerState.FAILED
         self._reason = reason
 
     def give_up(self, reason: str) -> None:
-        """Have the process end, because of `reason`; health checks turn red."""
+        """Have the process end, with that reason; health checks turn red."""
         self.mark_failed(reason)
         self._given_up.set()
 
     async def wait_given_up(self) -> None:
-        """Return once `give_up` was called."""
         await self._given_up.wait()
 
     def announce_drain(self) -> None:
-        """Flip readiness, and still take calls: load balancers have to see it first."""
+        """Turn readiness off, and still take calls: load balancers have to see it first."""
         self._state = ServerState.DRAINING
 
     def drain(self) -> None:
-        """Flip readiness and refuse new calls; running ones go on."""
+        """Turn readiness off and refuse new calls."""
         self._state = ServerState.DRAINING
         for model in (*self._models.values(), *self._leaving):
             model.admission.drain()
 
     @property
     def num_in_flight(self) -> int:
-        """Requests of all models, those that leave included."""
+        """Requests of all models, leaving ones included."""
         return sum(model.admission.num_in_flight for model in (*self._models.values(), *self._leaving))
 
     async def wait_idle(self) -> None:
@@ -332,7 +308,7 @@ class ModelRegistry:
 
     @property
     def is_single(self) -> bool:
-        """True if there is one model at most, loaded or not: every call means that one."""
+        """True if each call means the same model: there is at most one, loaded or not."""
         return len({*self._models, *self.expected_names, *self._away.values()}) <= 1
 
     def knows(self, name: str) -> bool:
@@ -341,10 +317,10 @@ class ModelRegistry:
         return is_known or self._with_adapter(name) is not None
 
     def find(self, name: str | None) -> ServedModel:
-        """The model of that name or alias, or with an adapter of that name; the default for None and for placeholders.
+        """The model of that name, alias or adapter; the default for None and placeholders.
 
-        Raises: UnknownModel for an unknown name and where no model is served; NotLoaded for a model that has to be loaded
-        first; Unavailable while loading or unloading; EngineDead when loading failed.
+        Raises: UnknownModel, also if no model is served; NotLoaded; Unavailable while loading or unloading; EngineDead
+        when loading failed.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
@@ -373,7 +349,6 @@ class ModelRegistry:
             self._later_names.add(model.name)
 
     def _drain_late(self, model: ServedModel) -> None:
-        """Let a model take no calls that was still loading when the drain began."""
         if self._state is ServerState.DRAINING:
             model.admission.drain()
 

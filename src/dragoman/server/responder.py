@@ -1,8 +1,7 @@
 """Answers one inference call of any dialect: the only path from a parsed call to bytes on the wire.
 
-Does: admission, running the requests of a call at once, streaming what is ready, errors before and after the head,
-aborting when the client leaves. Does not: know any wire format, route or engine, or limit time (the service does).
-Called by the endpoints, on the event loop; every call runs in its own task, so a slow client delays nobody else.
+Admits it, runs its requests at once, streams, reports errors, aborts when the client leaves. The service limits its
+time. Called by the endpoints on the event loop; each call has its own task.
 """
 
 from __future__ import annotations
@@ -72,11 +71,7 @@ logger = logging.getLogger("dragoman.server")
 
 
 class FailingStream(Protocol):
-    """Reports failures in a stream whose head was sent while the call waited for its model."""
-
-    async def fail(self, error: Exception) -> None:
-        """Send a failure as the stream's last bytes."""
-        ...
+    async def fail(self, error: Exception) -> None: ...
 
 
 async def respond(
@@ -87,11 +82,9 @@ async def respond(
     switches: Switches,
     waiting: FailingStream | None = None,
 ) -> None:
-    """Parse `http` with `dialect`, generate with `model`, answer.
+    """Parse `http` with `dialect`, generate with `model`, answer. `waiting`: has perhaps begun the stream.
 
-    `switches`: for calls that do not set them. `waiting` reports failures of a stream begun before.
-
-    Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
+    Raises: ClientGone, and nothing else: each failure is answered, or ends the connection after it was logged.
     """
     headers: Mapping[str, str] = {}
     record = current_call()
@@ -133,7 +126,6 @@ async def respond(
 
 
 async def _full(exchange: Exchange, service: GenerationService, call: Call) -> Reply:
-    """The whole answer, once every request of the call has finished."""
     results = await run_unless_gone(exchange, generate_all(service, call.requests, call.labels))
     return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
@@ -146,10 +138,7 @@ async def _stream(
     beside: ShownTimings,
     keep_alive_s: float,
 ) -> None:
-    """Write the events as they come; a failure after the head is sent in-band, or cuts the connection.
-
-    `beside`: timings that go into a trailer. `keep_alive_s`: the longest silence, 0 = any.
-    """
+    """Write events as they come. `beside`: timings for a trailer. `keep_alive_s`: the longest silence, 0 = any."""
     running = CallEvents(model.service, call.requests)
     running.start(exchange.wait_gone)
     head_after_s = getattr(model.service, "head_after_s", None)
@@ -180,7 +169,7 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
 
 
 async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall) -> None:
-    """Send an answer that comes in pieces; a failure after the first is sent as its last bytes. Raises: ClientGone."""
+    """Send an answer in pieces; a failure after the first becomes its last bytes. Raises: ClientGone."""
     last = b""
     async with aclosing(made.chunks):
         try:
@@ -197,7 +186,7 @@ async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall)
 
 
 def note_patience(call: Call) -> None:
-    """Limit an answer that comes whole to the time for which its client waits for the first byte."""
+    """Limit an unstreamed answer to the time for which its client waits for the first byte."""
     record = current_call()
     if record is not None and record.timeout_s is None and not call.stream:
         record.timeout_s = record.patience_s
@@ -261,7 +250,7 @@ async def _write_events(
 
 
 class _Quiet:
-    """Messages for a silent stream: the prompt's progress, for clients that asked; else bytes that clients ignore."""
+    """Messages for a silent stream: the prompt's progress if the client asked for it, else bytes that clients ignore."""
 
     def __init__(self, running: CallEvents, call: Call, head: Head, keep_alive_s: float) -> None:
         self._call = call
@@ -275,12 +264,13 @@ class _Quiet:
             self._look()  # so that the engine measures for the first tick
 
     def spoke(self) -> None:
-        """Restart the timer of silence: something was sent."""
         if self._silence is not None:
             self._silence.spoke()
 
     def bytes(self, *, has_begun: bool) -> bytes:
-        """The bytes that are due, b"" if none. `has_begun`: there is an answer, of which nothing can be shown yet."""
+        """The bytes that are due, b"" if none. `has_begun`: the model has generated something, which cannot be shown
+        yet.
+        """
         if has_begun and self._ticks is not None:
             self._ticks.close()
             self._ticks = None
@@ -296,14 +286,13 @@ class _Quiet:
         return progress_of(self._service, [request.request_id for request in self._call.requests])
 
     def close(self) -> None:
-        """Stop the timers."""
         for timer in (self._silence, self._ticks):
             if timer is not None:
                 timer.close()
 
 
 def pulse_of(encoder: Encoder, head: Head) -> bytes:
-    """The bytes for a stream that has been silent for long; b"" where every byte would be part of the answer."""
+    """The bytes for a silent stream; b"" where every byte would be part of the answer."""
     if isinstance(encoder, KeepingAlive):
         return encoder.keep_alive()
     return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
@@ -314,10 +303,7 @@ def _at_once() -> float:
 
 
 def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
-    """Seconds until the head of a stream goes out although there is no event: a later refusal is unlikely.
-
-    At least `after_s`, where a request is not prepared yet.
-    """
+    """Seconds until a stream's head goes out without an event: by then a refusal is unlikely."""
     prepared = [request.prepared_s for request in record.requests if request.prepared_s is not None]
     if len(prepared) < num_requests:
         return after_s
@@ -325,7 +311,7 @@ def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
 
 
 def _show_timings(call: Call) -> ShownTimings:
-    """Have the answer show its timings. Returns those to send as a header or trailer, where it has no room."""
+    """Have the answer show its timings. Returns those to send as a header or trailer instead."""
     record = current_call()
     if record is None:
         return NO_TIMINGS
@@ -336,7 +322,6 @@ def _show_timings(call: Call) -> ShownTimings:
 
 
 def _timings_fields(beside: ShownTimings) -> dict[str, str]:
-    """The header or trailer of an answer that has no room for timings; {} if they are not wanted there."""
     if beside is NO_TIMINGS:
         return {}
     return {TIMINGS_HEADER: msgspec.json.encode(beside.of()).decode()}
@@ -347,7 +332,7 @@ def _joined(*names: str | None) -> str:
 
 
 def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
-    """Everything that is ready, as one piece: one system call instead of one per token."""
+    """All ready events as one piece: one system call instead of one for each token."""
     encode = call.encoder.event
     if len(events) == 1:
         index, event = events[0]
@@ -356,7 +341,7 @@ def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
 
 
 async def _parse(exchange: Exchange, model: ServedModel, opening: Opening) -> Call:
-    """The parsed call. Raises: what the dialect raises; ClientGone if the client leaves meanwhile."""
+    """The parsed call. Raises: as the dialect, ClientGone."""
     if opening.run_off_loop is None:
         return opening.parse()
     with model.admission.visit():  # it has no permit yet, and the model may be replaced meanwhile
@@ -386,7 +371,7 @@ async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) 
 async def generate_all(
     service: GenerationService, requests: Sequence[GenerationRequest], labels: Sequence[str] = ()
 ) -> list[GenerationResult]:
-    """The results in order; the first failure cancels the other requests and is raised, with its request's label if any."""
+    """The results in order. The first failure cancels the other requests and is raised, with its request's label."""
     labels = labels or [""] * len(requests)
     if len(requests) == 1:
         return [await _generate(service, requests[0], labels[0])]
@@ -401,9 +386,9 @@ async def _generate(service: GenerationService, request: GenerationRequest, labe
 
 
 async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when it is no longer wanted.
+    """The result of `work`, which is cancelled if the client leaves.
 
-    Raises: ClientGone, what the call was cancelled with, or what `work` raises.
+    Raises: ClientGone, the error that cancelled the call, or as `work`.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(exchange.wait_gone())
@@ -417,7 +402,7 @@ async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
 
 
 async def cancel_all(tasks: Sequence[asyncio.Future[T] | asyncio.Future[Exception]]) -> None:
-    """Cancel the tasks that still run and wait for their end; results and errors are dropped."""
+    """Cancel the tasks and wait for their end; results and errors are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -432,7 +417,7 @@ def as_server_error(error: Exception, http: HttpCall) -> ServerError:
 
 
 def error_reply(dialect: ErrorTeller, error: ServerError, http: HttpCall) -> Reply:
-    """The dialect's answer to `error`, with the headers that HTTP requires for it."""
+    """The dialect's answer to `error`, with the headers that HTTP requires."""
     reply = dialect.error_reply(error, http)
     headers, status = dict(reply.headers), reply.status
     if isinstance(error, UnsupportedCoding):
@@ -448,14 +433,14 @@ def error_reply(dialect: ErrorTeller, error: ServerError, http: HttpCall) -> Rep
 
 
 def note_ignored(switches: CallSwitches, names: Sequence[str]) -> dict[str, str]:
-    """`ignored_header` of these names. Raises: InvalidParameter if parameters without effect are errors for the call."""
+    """`ignored_header` of these names. Raises: InvalidParameter for a strict call."""
     if switches.is_strict:
         refuse_ignored(names)
     return ignored_header(names)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """`x-dragoman-ignored` for parameters without effect; {} when there are none."""
+    """`x-dragoman-ignored` for parameters without effect; {} without any."""
     if not names:
         return {}
     # ASCII that separates or controls is encoded as well: a comma in a made-up name must not look like two names

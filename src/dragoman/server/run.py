@@ -1,9 +1,8 @@
-"""Runs the HTTP server from bind to exit.
+"""Runs the HTTP server from bind to exit. Called by the command line (`run`), and by tests (`HttpServer` in a thread).
 
-Does: bind the port before the models load, run uvicorn with our protocol, load, drain and stop on signals, end the engines.
-Does not: build models or dialects, read options. Called by the command line (`run`) and by tests (`HttpServer` in a thread).
 Life: bind -> /ping 503 -> load -> ready -> signal, or an engine is given up. Then: /ping 503 -> refuse new calls ->
-running calls finish -> engines stop, and open calls get an error -> port closes. A second signal ends each of these waits.
+running calls finish -> engines stop, and open calls get an error -> port closes. A second signal ends each of these
+waits.
 """
 
 from __future__ import annotations
@@ -50,12 +49,11 @@ EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error, which another
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Settings of the listener. `port` 0 takes a free one. `drain_s`: seconds that running requests may take to finish.
+    """Settings of the listener. `port` 0 = any free one. `drain_s`: for running requests to finish.
 
-    `drain_delay_s`: seconds during which calls are still taken after readiness has flipped, for load balancers.
-    `keep_alive_s` exceeds the idle time of common load balancers (60 s), so that they, not we, close idle connections.
-    `tls` None = plain HTTP. `reload_s`: between looks at the files of keys and certificates.
-    `unix_socket`: replaces hosts and port.
+    `drain_delay_s`: calls are taken for so long after readiness has turned off, for load balancers. `keep_alive_s`
+    exceeds the idle time of common load balancers (60 s), so that they close idle connections. `reload_s`: between
+    looks at the files of keys and certificates. `unix_socket` replaces hosts and port.
     """
 
     hosts: Sequence[str] = ("127.0.0.1",)
@@ -73,11 +71,10 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelOwner:
-    """The owner of the models after the start.
+    """The owner of the models after the start. `hosting` None = they never change. `pulling` None = clients download
+    none.
 
-    `hosting`: loads and unloads them for clients; None = they never change. `pulling`: downloads models of the hub for
-    clients; None = clients may not ask. `end` ends all models once their calls have drained; None = the engines of the
-    models in the registry are shut down.
+    `end` ends all models once their calls have drained; None = shut down the engines in the registry.
     """
 
     hosting: ModelHosting | None = None
@@ -86,7 +83,7 @@ class ModelOwner:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: it would close the port first, and we drain first."""
+    """uvicorn without its signal handlers, which would close the port before the drain."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -94,7 +91,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """One server process's HTTP side. `load` adds the models to the registry once the port is open."""
+    """One process's HTTP side. `load` adds the models to the registry once the port is open."""
 
     def __init__(
         self,
@@ -122,7 +119,9 @@ class HttpServer:
         self._num_stops = 0
 
     async def serve(self) -> int:
-        """Serve until `stop`, or until an engine is given up; the exit code. Raises: OSError if the port cannot be bound."""
+        """Serve until `stop`, or until an engine is given up. Returns the exit code. Raises: OSError if the port cannot
+        be bound.
+        """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(tell_task)
         unix_socket = self._listen.unix_socket
@@ -147,11 +146,10 @@ class HttpServer:
 
     @property
     def can_reload(self) -> bool:
-        """True if there are files of keys or certificates."""
         return bool(self._reloader)
 
     def reload(self) -> None:
-        """Read the files of keys and certificates again. May be called from any thread and from a signal handler."""
+        """Read the files of keys and certificates again. Any thread, or a signal handler."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._reloader.wake)
@@ -162,11 +160,10 @@ class HttpServer:
             yield Reloadable("certificates", self._listen.tls.files, self._listen.tls.reload)
 
     def _read_keys(self) -> None:
-        """Read the keys again. Raises: KeysError; the keys are as before then."""
         self._gate.keyring = self._config.read_keys()
 
     def stop(self) -> None:
-        """Begin the drain; a second call ends it at once. May be called from any thread and from a signal handler."""
+        """Begin the drain; a second call ends it at once. Any thread, or a signal handler."""
         if self._loop is None:
             return
         with contextlib.suppress(RuntimeError):  # the loop has closed: the server has ended already
@@ -181,7 +178,7 @@ class HttpServer:
             self._forced.set()
 
     async def _until_listening(self, http: asyncio.Task[None]) -> None:
-        """Return once uvicorn accepts; it offers no event for that."""
+        """Return once uvicorn accepts; it has no event for that."""
         while not self._uvicorn.started:
             if http.done():
                 http.result()
@@ -205,7 +202,7 @@ class HttpServer:
             await asyncio.gather(stopped, loading, given_up, return_exceptions=True)
 
     async def _load_models(self) -> bool:
-        """True once the models are served; a failure is logged with its traceback and reported as False."""
+        """True once the models are served; logs a failure."""
         try:
             if self._load is not None:
                 await self._load(self._registry)
@@ -250,7 +247,7 @@ class HttpServer:
             task.result()
 
     async def _stop_engines(self) -> None:
-        """End every engine; one that fails to must not keep the others or the port."""
+        """End every engine, also if another one fails to end."""
         models = self._registry.models
         ends = await asyncio.gather(*(model.engine.shutdown(0.0) for model in models), return_exceptions=True)
         for model, end in zip(models, ends, strict=True):
@@ -258,7 +255,7 @@ class HttpServer:
                 logger.error("the engine of model %s did not stop cleanly", model.name, exc_info=end)
 
     async def _wait_idle(self) -> None:
-        """Wait for the running requests, at most `drain_s` seconds and only until a second `stop`."""
+        """Wait for the running requests, for `drain_s` at most, until a second `stop`."""
         if (count := self._registry.num_in_flight) and not self._forced.is_set():
             what = "a request" if count == 1 else f"{count} requests"
             told = "stopping: waiting for %s, at most %g s; Ctrl-C or SIGTERM once more ends at once"
@@ -279,17 +276,17 @@ def run(
     on_listening: OnListening | None = None,
     owner: ModelOwner | None = None,
 ) -> int:
-    """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
+    """Serve in the main thread until SIGTERM or SIGINT. Returns the exit code. Raises: OSError if the port cannot be
+    bound.
 
-    `on_listening(host, port)` is called with the real port as soon as it is open, before `load` begins.
-    Raises: OSError if the port cannot be bound.
+    `on_listening(host, port)` is called with the real port once it is open, before `load`.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, owner)))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:
-    """The exit code. A second signal of one kind always ends the process: at once if the loop has not seen the first."""
+    """The exit code. A second signal of one kind always ends the process, at once if the loop has not seen the first."""
     loop = asyncio.get_running_loop()
     watchdog = Watchdog(FROZEN_EXIT_S)
     num_signals = 0
@@ -321,14 +318,14 @@ async def _serve_with_signals(server: HttpServer) -> int:
 
 
 def _exit_later() -> None:
-    """End the process in FORCED_EXIT_S if it still runs, even during a step or with a thread that hangs."""
+    """End the process in FORCED_EXIT_S, even if a step or thread hangs."""
     timer = threading.Timer(FORCED_EXIT_S, os._exit, (1,))
     timer.daemon = True
     timer.start()
 
 
 def bind_all(hosts: Sequence[str], port: int, backlog: int = 2048) -> list[socket.socket]:
-    """A listening socket at each address, at the same port. Raises: OSError naming the address that cannot be bound."""
+    """A listening socket at each address, with the same port. Raises: OSError naming the address."""
     bound: list[socket.socket] = []
     try:
         for host in hosts:
@@ -341,7 +338,7 @@ def bind_all(hosts: Sequence[str], port: int, backlog: int = 2048) -> list[socke
 
 
 def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
-    """A listening socket. Raises: OSError naming the address if it cannot be bound."""
+    """A listening socket. Raises: OSError naming the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=backlog)
@@ -351,7 +348,7 @@ def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
 
 
 def bind_unix(path: Path, backlog: int = 2048) -> socket.socket:
-    """A listening socket of that name; an abandoned one is replaced. Raises: OSError naming the path."""
+    """A listening socket at that path; replaces an abandoned one. Raises: OSError naming the path."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
@@ -400,7 +397,7 @@ def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """The factory of the event loop: uvloop's where it exists (not on Windows), else the standard one."""
+    """uvloop's event loop where it exists (not on Windows), else the standard one."""
     try:
         import uvloop
     except ImportError:

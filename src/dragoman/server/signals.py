@@ -1,9 +1,6 @@
-"""Lets a second signal end the process at any time, even while a call of C holds the interpreter's lock for minutes.
+"""Lets a second signal end the process even while C code holds the interpreter's lock. Called on the main thread.
 
-Does: have the kernel remove a handler after its first call, and end a process whose loop stands still. Does not: drain, or
-count signals (`run` does). Called on the main thread.
-
-Python runs a signal's handler only once it runs Python code again; no Python code can change that.
+Python runs a signal's handler only when it runs Python code again. So the kernel has to remove the handler.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ _STDERR = 2
 
 
 class _SigAction(ctypes.Structure):
-    """The C library's `struct sigaction` on Linux. Source: its signal.h, of glibc and of musl."""
+    """The C library's `struct sigaction` on Linux. Source: signal.h of glibc and of musl."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -29,7 +26,7 @@ class _SigAction(ctypes.Structure):
 
 
 def handle_once(number: signal.Signals) -> None:
-    """Let the present handler be called once; afterwards the signal has its default effect: it ends the process."""
+    """Let the present handler be called once; then the signal ends the process."""
     action = _SigAction()
     sigaction = ctypes.CDLL(None).sigaction
     if sigaction(ctypes.c_int(number), None, ctypes.byref(action)) == 0:
@@ -38,19 +35,20 @@ def handle_once(number: signal.Signals) -> None:
 
 
 class Watchdog:
-    """Ends the process when the event loop has stood still for `patience_s`, and prints where. Needs no interpreter lock."""
+    """Ends the process, and prints where it was, if the event loop stands still for `patience_s`. Needs no interpreter
+    lock.
+    """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._next: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Begin; from now on the loop restarts the countdown while it runs."""
+        """Begin; the running loop then restarts the countdown."""
         faulthandler.dump_traceback_later(self._patience_s, exit=True, file=_STDERR)
         self._next = asyncio.get_running_loop().call_later(self._patience_s / 4, self.watch)
 
     def stop(self) -> None:
-        """Stop watching."""
         if self._next is not None:
             self._next.cancel()
             faulthandler.cancel_dump_traceback_later()

@@ -1,8 +1,6 @@
-"""The time that a call took, as its answer shows it: the block `timings` of llama.cpp's server.
+"""The time that a call took, as its answer shows it: the block `timings` of llama.cpp's server. On the event loop.
 
-Does: define the block, and the protocol by which encoders ask for it. Does not: measure (`observation.measured` does).
-Handed by the responder to encoders that have room for it; used on the event loop. Source: llama.cpp, tools/server/README.md,
-"timings".
+`observation.measured` measures. Source: llama.cpp, tools/server/README.md, "timings".
 """
 
 from __future__ import annotations
@@ -14,14 +12,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 TIMINGS_HEADER = "x-dragoman-timings"
-"""Asks for the block; names the header or trailer that carries it where the answer's shape has no room."""
+"""Asks for the block; also the header or trailer that carries it if the answer has no room."""
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of tokens (names in "_n") and times in milliseconds; null where nothing was counted or no time passed.
+    """Counts of tokens ("_n") and milliseconds; null = nothing counted, or no time passed. Several prompts: sums of
+    counts.
 
-    `prompt_ms` ends with the first output, `predicted_ms` begins with it. Times of several prompts are from the first
-    beginning to the last end, counts are sums.
+    `prompt_ms` ends with the first output, where `predicted_ms` begins. Of several prompts, from the first beginning to
+    the last end.
     """
 
     cache_n: Annotated[int, Meta(description="prompt tokens that were found in the cache")]
@@ -44,7 +43,7 @@ Measure = Callable[[int | None], Timings]
 
 
 class ShownTimings:
-    """The block for one call's answer. `measure` None = nobody wants it; `num_sequences`: those that a stream holds."""
+    """The block for one call's answer. `measure` None = not asked for. `num_sequences`: in a stream."""
 
     __slots__ = ("_measure", "_num_unfinished")
 
@@ -53,11 +52,11 @@ class ShownTimings:
         self._num_unfinished = num_sequences
 
     def of(self, request_index: int | None = None) -> Timings | UnsetType:
-        """The block, UNSET if nobody wants it."""
+        """The block, UNSET if not asked for."""
         return UNSET if self._measure is None else self._measure(request_index)
 
     def sequence_ended(self) -> Timings | UnsetType:
-        """The block of the call if that was its last sequence, else UNSET."""
+        """The block after the call's last sequence, else UNSET."""
         if self._measure is None:
             return UNSET
         self._num_unfinished -= 1
@@ -69,7 +68,7 @@ NO_TIMINGS = ShownTimings()
 
 @runtime_checkable
 class TimedEncoder(Protocol):
-    """An encoder whose answers can have room for timings."""
+    """An encoder whose answers may have room for timings."""
 
     def show_timings(self, timings: ShownTimings) -> bool:
         """Show them in the answer; False if this one has no room."""

@@ -1,10 +1,7 @@
-"""Waits until a call's model is loaded, and keeps the call's stream alive.
+"""Waits until a call's model is loaded, and keeps the call's stream alive. The endpoints make it for each such call.
 
-Does: watch the client, the call's deadline and the silence of its stream; report a failure in a stream that has begun.
-Does not: load, or answer; the hosting and the responder do. Made by the endpoints for each such call, on the event loop.
-
-The model's own dialect does not exist yet. The stream's head and its keep-alive bytes come from the dialect that answers
-without a model: they depend on the API, not on the model.
+The model's dialect does not exist yet. The stream's head and keep-alive bytes come from the dialect without a model,
+since they depend only on the API. On the event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ T = TypeVar("T")
 
 
 class Waiting:
-    """One call that waits. `keep_alive_s`: the longest silence of a stream, 0 = any."""
+    """One waiting call. `keep_alive_s`: the longest silence of a stream, 0 = any."""
 
     def __init__(self, exchange: Exchange, dialect: Dialect, http: HttpCall, keep_alive_s: float) -> None:
         self._exchange = exchange
@@ -34,7 +31,7 @@ class Waiting:
         self._pulse = b""
 
     async def until(self, work: Awaitable[T]) -> T:
-        """The result of `work`. Raises: ClientGone; RequestTimeout after the client's time limit; what `work` raises."""
+        """The result of `work`. Raises: ClientGone, RequestTimeout after the client's time limit, as `work`."""
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._exchange.wait_gone())
         try:
             while True:
@@ -76,7 +73,7 @@ class Waiting:
         await self._exchange.send_chunk(self._pulse)
 
     def _left_s(self) -> float | None:
-        """Seconds that the client still waits; None = no limit. Without a stream, the wait for the first byte counts."""
+        """Seconds that the client still waits; None = no limit. Without a stream, its wait for the first byte counts."""
         record = current_call()
         if record is None:
             return None
@@ -95,7 +92,7 @@ class Waiting:
 
 
 def _parsed(dialect: Dialect, http: HttpCall) -> Call | None:
-    """The call as parsed without its model; None where that fails: the call then waits in silence."""
+    """The call as parsed without its model; None if that fails, which the model's own dialect reports."""
     try:
         opening = dialect.open(http)
         return opening.parse() if opening.answer is None and opening.run_off_loop is None else None
