@@ -20,9 +20,7 @@ class ServedAdapter:
 
 
 class ServedAdapters:
-    """The adapters of one model. `loading` None = they never change; otherwise only directories below `roots` are
-    loaded.
-    """
+    """The adapters of one model. `loading` None = they never change, else they come from below `roots`."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Bounds the work that a model accepts: counts requests in flight and tokens of waiting prompts, and refuses the rest.
 
-Tells refused clients when to retry, by a forecast that learns from ended calls. The engine's scheduler orders the work.
-Called by the responder, the service and `run`, on the event loop.
+Forecasts when to retry, from ended calls. Called by the responder, the service and `run`, on the event loop.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _PICTURE_CHARS = (
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Limits besides the number of requests; None = unlimited.
+    """Limits; None = unlimited. `max_tokens`: of all prompts without an output yet. `max_of_caller`: its requests in
+    flight.
 
-    `max_tokens`: of all prompts without an output yet. `max_of_caller`: requests in flight of each caller.
     `max_token_chars`: the characters of the model's longest token.
     """
 
@@ -56,10 +55,7 @@ class QueueBounds:
 
 
 class Admission:
-    """Counts one model's running and waiting requests. Background requests have separate room of equal size.
-
-    `last_used_s`: when the last call left, on the monotonic clock.
-    """
+    """Counts one model's running and waiting requests. Background requests have separate room of equal size."""
 
     def __init__(
         self,
@@ -136,11 +132,10 @@ class Admission:
     def permit(
         self, num_requests: int = 1, record: CallRecord | None = None, requests: Sequence[GenerationRequest] = ()
     ) -> AbstractContextManager[None]:
-        """Hold room for a call of `num_requests` prompts while the block runs.
+        """Hold room for a call while the block runs. Its prompt tokens need room, unless no others wait.
 
         A call is admitted whole while any room is left: one with more prompts than the limit must not be refused for
-        ever. Its prompt tokens need room, unless no others wait. Raises on entering: Overloaded, or Unavailable during
-        a drain.
+        ever. Raises on entering: Overloaded, or Unavailable during a drain.
         """
         return _Permit(self, num_requests, record, requests)
 

@@ -1,7 +1,4 @@
-"""Types that the server and its client APIs share: calls, answers, encoders, and the dialects of one model.
-
-Imported by all of `server`. Dialects and encoders are called on the event loop.
-"""
+"""Types that the server and its client APIs share. Dialects and encoders are called on the event loop."""
 
 from __future__ import annotations
 
@@ -153,9 +150,8 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamedReply:
-    """A streamed answer that an operator's code writes. The receiver closes `chunks` on every path.
-
-    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes.
+    """A streamed answer that an operator's code writes. The receiver closes `chunks` on every path; they raise
+    ServerError.
     """
 
     head: Head
@@ -213,10 +209,9 @@ class Runner(Protocol):
 class Call(msgspec.Struct, frozen=True):
     """One parsed client call. `requests`: one for each prompt. `ignored`: accepted parameters without effect.
 
-    `hold_s`: how long a streamed head may wait for the outcome; 0 = the head goes out with the first event, or earlier
-    if `is_head_fixed`. `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code; None = in
-    place. `labels`: names of the requests in errors. `reasons`: why some of `ignored` have no effect. `wants_progress`:
-    its stream tells the progress of prompts.
+    `hold_s`: how long a streamed head may wait for the outcome; 0 = until the first event at most, if `is_head_fixed`.
+    `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code. `labels`: names of the
+    requests in errors. `reasons`: why some of `ignored` have no effect.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -261,9 +256,8 @@ Answerer = Callable[[CallSwitches], Awaitable[Reply | StreamedReply | None]]
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """The way to read one call. `parse` raises ServerError for a client's mistakes. `answer`: called before it.
-
-    `run_off_loop`: runs `parse` if it calls an operator's code or takes long; None = in place.
+    """The way to read one call. `parse` raises ServerError. `run_off_loop`: runs it if it takes long. `answer`: called
+    before it.
     """
 
     parse: Callable[[], Call]
@@ -325,10 +319,9 @@ Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """Facts about a model from its files. Empty, 0 or None = unknown. `size_bytes`: of the weights. `license`: its
-    text.
+    """Facts about a model from its files; empty, 0 or None = unknown. `size_bytes`: of the weights.
 
-    `modified_s`: of the newest file, seconds since the epoch. `digest`: 64 hexadecimal digits that identify the files.
+    `modified_s`: of the newest file, since the epoch. `digest`: 64 hexadecimal digits that identify the files.
     """
 
     format: str = ""
@@ -344,14 +337,12 @@ class ModelCard:
 class ModelProfile:
     """The facts about a model from which APIs set up their dialects.
 
-    `settings`: the operator's options for client APIs. `default_sampling`: for clients that cannot choose it.
-    `generation_defaults`: values for absent parameters, by the names of `SamplingParams`, and `do_sample`;
-    `default_options`: the options that set some of them; `overriding_defaults`: the same for APIs whose documents fix
-    defaults. `keeps_prompts`: the engine keeps them as long as requests ask. `has_cache_keys`: a request's key chooses
-    a replica. `tells_progress`: it reports the progress of prompts. `shifts_context`: answers may exceed the context.
-    `lacks`: unsupported fields of `SamplingParams`. `adapter_names`: present ones, if it `takes_adapters`.
-    `operator_code`: for the API that it is written for. `pooling`: the `pooling.PoolingService` of a model that embeds
-    or scores texts, else None.
+    `settings`: the operator's options for client APIs. `generation_defaults`: values for absent parameters, by the
+    names of `SamplingParams`, and `do_sample`; `default_options`: the options that set them; `overriding_defaults`: the
+    same for APIs whose documents fix defaults. `default_sampling`: for clients that cannot choose. `keeps_prompts`: as
+    long as requests ask. `has_cache_keys`: a request's key chooses a replica. `shifts_context`: answers may exceed the
+    context. `lacks`: unsupported fields of `SamplingParams`. `operator_code`: for the API that it is written for.
+    `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts, else None.
     """
 
     name: str = "model"

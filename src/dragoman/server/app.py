@@ -1,7 +1,4 @@
-"""The ASGI application: matches routes, answers failures outside dialects as the path's API does, adds common headers.
-
-Built by `build_app`, called by uvicorn on the event loop.
-"""
+"""The ASGI application: matches routes, answers failures outside dialects, adds common headers. On the event loop."""
 
 from __future__ import annotations
 
@@ -48,11 +45,11 @@ CACHE_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Settings of the HTTP side. Without keys it is open to all.
+    """Settings of the HTTP side. `api_keys`: bare keys, which open everything. `open_scopes`: scopes that never need a
+    key.
 
-    `api_keys`: bare keys, which open everything. `open_scopes`: scopes that never need a key. `left_out`: names of APIs
-    that are not served. `asks_again`: engines have replicas, which may be lost during a call. `allowed_hosts`: names
-    besides those of this machine. `store` None = no files and batches. `path_prefix`: of all paths.
+    `left_out`: names of APIs. `asks_again`: engines have replicas, which may be lost during a call. `allowed_hosts`:
+    besides this machine. `store` None = no files and batches. `path_prefix`: of all paths.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -180,10 +177,7 @@ def build_app(
     gate: Gate | None = None,
     pulling: ModelPulling | None = None,
 ) -> App:
-    """The application over `registry`, which may be filled later. Reads the files of keys, opens the store.
-
-    `hosting` None = models never change. `pulling` None = clients download none. Raises: KeysError, StoreError.
-    """
+    """The application over `registry`, which may be filled later. Reads files. Raises: KeysError, StoreError."""
     gate = gate or config.gate()
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)
     rules = HeaderRules(

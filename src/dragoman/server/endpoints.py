@@ -1,7 +1,4 @@
-"""The way of a call between the app and the responder, for the operations of all APIs.
-
-Matches paths, checks the key, reads the body, chooses dialect and model. Made by the app, runs on the event loop.
-"""
+"""The way of a call from the app to the responder: path, key, body, dialect, model. On the event loop."""
 
 from __future__ import annotations
 
@@ -53,9 +50,8 @@ MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the length
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and its handlers by method. In `path`, `{name}` stands for any text, slashes included.
-
-    `absences`: by method, why the server as started does not serve it.
+    """One path and its handlers by method. In `path`, `{name}` stands for any text. `absences`: why a method is not
+    served.
     """
 
     path: str
@@ -123,8 +119,7 @@ class RouteTable:
     def nearest(self, path: str) -> str:
         """The most similar path of the table, of the same API if it has any (by the text before the second slash).
 
-        Paths that continue this one come first (`/v1/chat` means `/v1/chat/completions`), then the API's paths with the
-        same last word, then all of the API.
+        First paths that continue this one, then those with the same last word, then all of the API.
         """
         seen = path[:MAX_COMPARED_LENGTH]
         whole, word = seen.rstrip("/"), seen.rpartition("/")[2]
@@ -220,9 +215,8 @@ class Endpoints:
             yield Route(operation.path, absences={operation.method: _ABSENCE})
 
     async def ask(self, path: str, body: bytes, caller: str) -> Reply:
-        """The answer to `POST path`, a generating call of this process for a caller in the background.
-
-        Raises: ConnectionAbortedError if the answer breaks off.
+        """The answer to a generating call of this process in the background. Raises: ConnectionAbortedError if it
+        breaks off.
         """
         api, operation = self._generating_post(path)
         call = InnerCall(path, body, {"user-agent": _INNER_CLIENT})

@@ -1,16 +1,9 @@
-"""The protocol by which the HTTP side has models loaded and unloaded at run time. `dragoman.host` implements it.
+"""The protocol by which the HTTP side has models loaded and unloaded. `dragoman.host` implements it.
 
 Called by the routes that manage models, on the event loop; heavy work happens on threads. Operations may run side by
-side.
-
-Names. Operations take a model's name or alias, never a placeholder. Only one operation at a time changes a name's
-meaning: another one is refused with `Conflict`, except that `get_or_load` waits.
-
-Memory is reserved before anything is touched. A model that does not fit is refused with `NoMemory`, which says what is
-needed, available, and used by each model.
-
-Calls. A call keeps its `ServedModel` while it holds `ServedModel.admission.visit()` or a permit: `unload`, `replace`
-and making room wait for it, up to the drain timeout.
+side. They take a model's name or alias, never a placeholder. Only one at a time changes a name's meaning; another one
+is refused with `Conflict`, but `get_or_load` waits. Memory is reserved before anything is touched. A call keeps its
+`ServedModel` while it holds `ServedModel.admission.visit()` or a permit; all wait for it, up to the drain timeout.
 """
 
 from __future__ import annotations
@@ -28,11 +21,10 @@ from dragoman.server.registry import ServedModel
 class ModelSource:
     """A model to load, as in an operator's call. Nothing in it is trusted.
 
-    `url`: a path, or `file://` and a path, of a directory or archive in the model store; relative paths begin there.
-    Links and `..` are resolved first; a path outside the store is refused. `name`: "" = from its options, else of its
-    directory or archive. `version`: "" = none. `options`: as in serving.properties, with or without the prefix
-    "option."; they override the model's file. Refused are options of the whole server, of the command line, and those
-    with a local path or a name of code.
+    `url`: a path, or `file://` and a path, of a directory or archive in the model store, which relative paths begin at.
+    Links and `..` are resolved first; paths outside are refused. `name` "" = from its options, else of its directory or
+    archive. `options`: as in serving.properties; they override the model's file. Refused are options of the whole
+    server or of the command line, local paths, and names of code.
     """
 
     url: str
@@ -65,11 +57,10 @@ class ModelMemory:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """One model at this moment. `url`: as in the call. `reason`: why it is FAILED, one line, else "".
+    """One model at this moment. `url`: as in the call. `reason`: why it is FAILED. `num_in_flight`: calls.
 
-    `is_replacing`: another model is loading in its place. `memory`: reserved; 0 once it has FAILED. `num_in_flight`:
-    calls. `loaded_s`, `expires_s`: when it became ready (0 = not yet), and when it is dropped unless a call comes (None
-    = never); seconds since the epoch.
+    `is_replacing`: another model is loading in its place. `memory`: reserved. `loaded_s`, `expires_s`: when it became
+    ready (0 = not yet), and when it is dropped unless a call comes (None = never); seconds since the epoch.
     """
 
     name: str
@@ -88,9 +79,7 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The names of the models that `sync` changed. `failures`: one line by name, or by url; these models stay as they
-    were.
-    """
+    """The names of the models that `sync` changed. `failures`: one line by name, or by url."""
 
     loaded: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
@@ -100,18 +89,13 @@ class SyncResult:
 
 
 class ModelHosting(Protocol):
-    """Owns the models of a process.
-
-    Each change raises `Unavailable` during shutdown. A load from outside the model store, or without one, raises
-    `InvalidRequest` with what is allowed.
-    """
+    """Owns the models of a process. Each change raises `Unavailable` during shutdown."""
 
     async def load(self, source: ModelSource) -> ModelStatus:
-        """Load a model and serve it; calls may name it once this returns. A caller that leaves does not end the load.
+        """Load a model from the store and serve it. A caller that leaves does not end the load. Forgets a FAILED model
+        of that name.
 
-        Forgets a FAILED model of that name. Raises: InvalidRequest (path, option or files), NotFound (not in the
-        store), Conflict (a name is served or changing), NoMemory, EngineFailed (the log has the traceback),
-        Unavailable.
+        Raises: InvalidRequest, NotFound, Conflict (a name is served or changing), NoMemory, EngineFailed (see the log).
         """
         ...
 
@@ -119,8 +103,7 @@ class ModelHosting(Protocol):
         """Refuse new calls for the model, let running ones finish up to the drain timeout, abort the rest, free its
         memory.
 
-        Returns when the memory is free. The next model becomes the default, if it was that. Forgets a FAILED or dropped
-        one. Raises: NotFound, Conflict (pinned or changing), Unavailable.
+        Forgets a FAILED or dropped one. Raises: NotFound, Conflict (pinned or changing).
         """
         ...
 
@@ -134,9 +117,7 @@ class ModelHosting(Protocol):
         ...
 
     def pin(self, name: str) -> None:
-        """Keep the model: it is never dropped, and `unload` refuses it; `replace` does not. Raises: NotFound (or not
-        READY).
-        """
+        """Keep the model: it is never dropped or unloaded, but may be replaced. Raises: NotFound, unless it is READY."""
         ...
 
     def unpin(self, name: str) -> None:
@@ -147,15 +128,12 @@ class ModelHosting(Protocol):
         """The model of that name, loaded from the store if needed; it stays while the `async with` block runs.
 
         `name`: a served name, a dropped model's, or that of a directory or archive (without suffix) in the store.
-        Callers for one name share a load, which continues while one of them waits.
+        Callers for one name share a load, which continues while one of them waits. To make room, models that are
+        neither pinned nor in use are dropped, the least recently used first, and only if that suffices; never the
+        default model of the start. A dropped model keeps its options. Where any call may name the store's models, this
+        waits for models in use, if one more fits once they are idle.
 
-        To make room, models that are neither pinned nor in use are dropped, the least recently used first, and only if
-        that suffices; never the default model of the start. A dropped model keeps its options, and its names raise
-        `NotLoaded`. Where any call may name the store's models, this waits for models in use, if one more fits once
-        they are idle.
-
-        Raises on entering: NotFound, NoMemory, InvalidRequest (options or files), Conflict (an alias is taken),
-        EngineFailed, Unavailable.
+        Raises on entering: as `load`.
         """
         ...
 
@@ -176,9 +154,7 @@ class ModelHosting(Protocol):
         ...
 
     def stored(self) -> tuple[ModelSource, ...]:
-        """The models in the store now, for `sync`; () without a store, and where any call may name its models. Reads
-        the directory.
-        """
+        """The models in the store now, for `sync`; () where any call may name them. Reads the directory."""
         ...
 
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
@@ -186,7 +162,7 @@ class ModelHosting(Protocol):
 
         Pinned models that are gone stay, and are in `failures`. One failing part does not stop the rest, but if the
         whole does not fit into memory, nothing is touched. Raises: InvalidRequest (two sources with one name),
-        NoMemory, Conflict (another `sync` runs), Unavailable.
+        NoMemory, Conflict (another `sync`).
         """
         ...
 
@@ -206,10 +182,9 @@ class ModelPulling(Protocol):
     """Downloads models of a hub into its cache on this machine."""
 
     def pull(self, name: str) -> AsyncGenerator[PullStep]:
-        """Download a model; yields its progress at each change. Calls for the same model share a download.
+        """Download a model; yields its progress at each change. Calls for one model share a download, and may leave it.
 
-        Leaving the generator does not end it. Raises, at once: InvalidParameter (not a name of the hub), Overloaded
-        (too many downloads), Unavailable; later: ServerError, one line.
+        Raises, at once: InvalidParameter (not a name of the hub), Overloaded (too many downloads); later: ServerError.
         """
         ...
 

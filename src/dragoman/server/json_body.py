@@ -1,7 +1,7 @@
-"""Decodes JSON of clients, and explains in words why a text is not JSON. All that clients send is decoded here.
+"""Decodes JSON of clients, and explains in words why a text is not JSON. Called by every dialect.
 
-Refuses texts with too much structure before decoding them: a body of 60 MB is decoded in milliseconds if it is one
-text, but lists take half a minute and 2 GB. Called by every dialect.
+Refuses too much structure first: a body of 60 MB is decoded fast if it is one text, but lists take half a minute and 2
+GB.
 """
 
 from __future__ import annotations

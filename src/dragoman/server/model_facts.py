@@ -24,10 +24,9 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about one model. `created_s`: Unix time of its load, 0 = not loaded. `names`: all that calls may use.
+    """Facts about one model. `created_s`: Unix time of its load, 0 = not loaded. `tags`: the operator's.
 
-    `tags`: the operator's. `dtype` "" = not loaded. `reason`: why it could not be loaded. `is_of_start`: loaded at the
-    server's start. `parent`: of an adapter, its model; `root`: its source.
+    `is_of_start`: loaded at the server's start. `parent`: of an adapter, its model; `root`: its source.
     """
 
     name: str

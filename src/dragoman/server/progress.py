@@ -1,6 +1,5 @@
-"""The progress of calls without a token yet, for streams, `/debug/requests` and the playground. On the event loop.
-
-Source of the first four fields: llama.cpp, tools/server/README.md, `return_progress`.
+"""The progress of calls without a token yet, as in llama.cpp's `return_progress` (tools/server/README.md). On the event
+loop.
 """
 
 from __future__ import annotations

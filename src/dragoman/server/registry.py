@@ -1,7 +1,4 @@
-"""The models that a process serves, by the names in calls. Filled by the host, read by the app, on the event loop.
-
-Holds only models that answer; the first is the default. Does not load or end them.
-"""
+"""The models that a process serves, by the names in calls. Holds only models that answer. On the event loop."""
 
 from __future__ import annotations
 
@@ -42,10 +39,9 @@ class GenerationService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model and everything needed to answer for it. `created_s`: seconds since the epoch. `url`: its source.
+    """One model and everything needed to answer for it. `version`: calls may add it to the name; "" = none.
 
-    `version`: calls may add it to the name; "" = none. `adapters` None = it takes none. `pooling`: of a model that
-    embeds or scores texts; its `service` refuses.
+    `adapters` None = it takes none. `pooling`: of a model that embeds or scores texts; its `service` refuses.
     """
 
     name: str
@@ -96,9 +92,7 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress of loading a model. `fraction`: of this stage, 0 to 1. `begin_s`: monotonic. `bytes_total` 0 =
-    unknown.
-    """
+    """The progress of loading. `fraction`: of this stage, 0 to 1. `begin_s`: monotonic. `bytes_total` 0 = unknown."""
 
     stage: str
     fraction: float
@@ -110,8 +104,7 @@ class LoadProgress:
 class ModelRegistry:
     """The served models by name, which may change while the port is open. Starts in LOADING.
 
-    `dialects` answer calls that reach no model. `expected_names`: models that will be added. `profile`: of the default
-    model. `can_be_empty`: the server may be ready without a model.
+    `dialects` answer calls that reach no model. `expected_names`: will be added. `profile`: of the default model.
     """
 
     def __init__(
@@ -250,9 +243,8 @@ class ModelRegistry:
         self._drain_late(new)
 
     def retire(self, model: ServedModel, *, is_dropped: bool = False) -> None:
-        """Let no new call find `model`, which finishes its calls. `is_dropped`: a call for it loads it again.
-
-        The next model becomes the default, unless the default of the start was dropped. Raises: ValueError.
+        """Let no new call find `model`, which finishes its calls. `is_dropped`: a call for it loads it again. Raises:
+        ValueError.
         """
         if self._models.get(model.name) is not model:
             raise ValueError(f"model {model.name!r} is not served")
@@ -319,8 +311,7 @@ class ModelRegistry:
     def find(self, name: str | None) -> ServedModel:
         """The model of that name, alias or adapter; the default for None and placeholders.
 
-        Raises: UnknownModel, also if no model is served; NotLoaded; Unavailable while loading or unloading; EngineDead
-        when loading failed.
+        Raises: UnknownModel, also if no model is served; NotLoaded; Unavailable while loading or unloading; EngineDead.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model

@@ -1,8 +1,4 @@
-"""Answers one inference call of any dialect: the only path from a parsed call to bytes on the wire.
-
-Admits it, runs its requests at once, streams, reports errors, aborts when the client leaves. The service limits its
-time. Called by the endpoints on the event loop; each call has its own task.
-"""
+"""Answers one inference call of any dialect: the only path from a parsed call to bytes on the wire. On the event loop."""
 
 from __future__ import annotations
 
@@ -82,9 +78,8 @@ async def respond(
     switches: Switches,
     waiting: FailingStream | None = None,
 ) -> None:
-    """Parse `http` with `dialect`, generate with `model`, answer. `waiting`: has perhaps begun the stream.
-
-    Raises: ClientGone, and nothing else: each failure is answered, or ends the connection after it was logged.
+    """Parse `http`, generate, answer. `waiting`: has perhaps begun the stream. Raises: ClientGone only; all else is
+    answered.
     """
     headers: Mapping[str, str] = {}
     record = current_call()
@@ -268,9 +263,7 @@ class _Quiet:
             self._silence.spoke()
 
     def bytes(self, *, has_begun: bool) -> bytes:
-        """The bytes that are due, b"" if none. `has_begun`: the model has generated something, which cannot be shown
-        yet.
-        """
+        """The bytes that are due. `has_begun`: the model has generated something, which cannot be shown yet."""
         if has_begun and self._ticks is not None:
             self._ticks.close()
             self._ticks = None
@@ -386,9 +379,8 @@ async def _generate(service: GenerationService, request: GenerationRequest, labe
 
 
 async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled if the client leaves.
-
-    Raises: ClientGone, the error that cancelled the call, or as `work`.
+    """The result of `work`, cancelled if the client leaves. Raises: ClientGone, the error that cancelled the call, as
+    `work`.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(exchange.wait_gone())

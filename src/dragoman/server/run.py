@@ -52,8 +52,7 @@ class ListenConfig:
     """Settings of the listener. `port` 0 = any free one. `drain_s`: for running requests to finish.
 
     `drain_delay_s`: calls are taken for so long after readiness has turned off, for load balancers. `keep_alive_s`
-    exceeds the idle time of common load balancers (60 s), so that they close idle connections. `reload_s`: between
-    looks at the files of keys and certificates. `unix_socket` replaces hosts and port.
+    exceeds the idle time of common load balancers (60 s), so that they close idle connections.
     """
 
     hosts: Sequence[str] = ("127.0.0.1",)
@@ -71,10 +70,8 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelOwner:
-    """The owner of the models after the start. `hosting` None = they never change. `pulling` None = clients download
-    none.
-
-    `end` ends all models once their calls have drained; None = shut down the engines in the registry.
+    """The owner of the models. `hosting` None = they never change. `pulling` None = clients download none. `end`: of
+    all models.
     """
 
     hosting: ModelHosting | None = None
@@ -119,9 +116,7 @@ class HttpServer:
         self._num_stops = 0
 
     async def serve(self) -> int:
-        """Serve until `stop`, or until an engine is given up. Returns the exit code. Raises: OSError if the port cannot
-        be bound.
-        """
+        """Serve until `stop`, or until an engine is given up. Returns the exit code. Raises: OSError at binding."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(tell_task)
         unix_socket = self._listen.unix_socket
@@ -276,8 +271,7 @@ def run(
     on_listening: OnListening | None = None,
     owner: ModelOwner | None = None,
 ) -> int:
-    """Serve in the main thread until SIGTERM or SIGINT. Returns the exit code. Raises: OSError if the port cannot be
-    bound.
+    """Serve in the main thread until SIGTERM or SIGINT. Returns the exit code. Raises: OSError at binding.
 
     `on_listening(host, port)` is called with the real port once it is open, before `load`.
     """

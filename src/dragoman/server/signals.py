@@ -1,6 +1,5 @@
-"""Lets a second signal end the process even while C code holds the interpreter's lock. Called on the main thread.
-
-Python runs a signal's handler only when it runs Python code again. So the kernel has to remove the handler.
+"""Lets a second signal end the process even while C code holds the interpreter's lock, which keeps handlers from
+running.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ def handle_once(number: signal.Signals) -> None:
 
 
 class Watchdog:
-    """Ends the process, and prints where it was, if the event loop stands still for `patience_s`. Needs no interpreter
-    lock.
-    """
+    """Ends the process, and prints where it was, if the event loop stands still. Needs no interpreter lock."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s

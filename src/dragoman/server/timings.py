@@ -1,7 +1,4 @@
-"""The time that a call took, as its answer shows it: the block `timings` of llama.cpp's server. On the event loop.
-
-`observation.measured` measures. Source: llama.cpp, tools/server/README.md, "timings".
-"""
+"""The block `timings` of an answer, as of llama.cpp's server (tools/server/README.md). `observation.measured` measures."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of tokens ("_n") and milliseconds; null = nothing counted, or no time passed. Several prompts: sums of
     counts.
 
-    `prompt_ms` ends with the first output, where `predicted_ms` begins. Of several prompts, from the first beginning to
-    the last end.
+    `prompt_ms` ends with the first output, where `predicted_ms` begins.
     """
 
     cache_n: Annotated[int, Meta(description="prompt tokens that were found in the cache")]

@@ -1,7 +1,5 @@
-"""Waits until a call's model is loaded, and keeps the call's stream alive. The endpoints make it for each such call.
-
-The model's dialect does not exist yet. The stream's head and keep-alive bytes come from the dialect without a model,
-since they depend only on the API. On the event loop.
+"""Waits until a call's model is loaded, and keeps its stream alive, with bytes that depend only on the API. On the
+event loop.
 """
 
 from __future__ import annotations

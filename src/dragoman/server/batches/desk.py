@@ -1,6 +1,5 @@
-"""Answers batches in the background, and continues those of an earlier process. One per server, on the event loop.
+"""Answers batches in the background, and continues those of an earlier process. On the event loop; files on threads.
 
-Validates them, sends their requests, writes the answers; `dragoman.batch` knows the lines. Files are used on threads.
 An answer is on the disk before the next request takes its place; after a restart only unanswered requests are sent.
 Source: OpenAI API reference, batches; Anthropic API reference, message batches.
 """
@@ -340,9 +339,8 @@ def _add_usage(usage: dict[str, int], body: bytes) -> None:
 
 
 class _OutputFiles:
-    """The files of a batch that has ended: good answers, and errors. An empty one is deleted.
-
-    Their ids follow from the batch's, so a process that continues after a crash writes the same files.
+    """The files of a batch that has ended: good answers, and errors. Their ids follow from the batch's, so they can be
+    rewritten.
     """
 
     def __init__(self, store: Store, batch: StoredBatch) -> None:

@@ -1,6 +1,4 @@
-"""Documents on disk, one file each, written atomically. Called by `store`, on any thread, one at a time for each
-document.
-"""
+"""Documents on disk, one file each, written atomically. On any thread, one at a time for each document."""
 
 from __future__ import annotations
 

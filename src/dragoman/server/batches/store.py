@@ -1,6 +1,5 @@
-"""The files and batches of one server, in a directory of its own: owners, limits on bytes, ages.
-
-Only the owner finds a file or a batch. Used on the event loop, contents on threads.
+"""The files and batches of one server, in a directory of its own, visible to their owners only. Contents are read on
+threads.
 """
 
 from __future__ import annotations
@@ -65,11 +64,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """A batch. `path`: that all its requests call. `input_id`: the file with the requests. `times_s`: of each state so
-    far.
+    """A batch. `path`: that all its requests call. `input_id`: their file. `times_s`: of each state so far.
 
-    `output_id`, `errors_id`: the files of answers, once it has ended. `usage`: tokens by kind. `has_files` False: its
-    answers stay where they were written.
+    `output_id`, `errors_id`: the files of answers. `usage`: tokens by kind. `has_files` False: answers stay where they
+    are.
     """
 
     id: str

@@ -1,6 +1,4 @@
-"""The answers that an operation's description lists, by status. Used when APIs are imported, and for the OpenAPI
-document.
-"""
+"""The answers that an operation's description lists, by status. Used when APIs are imported or described."""
 
 from __future__ import annotations
 

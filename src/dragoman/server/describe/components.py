@@ -1,6 +1,4 @@
-"""Parameters and headers that operations of several APIs share, as components of the document. Used when APIs are
-imported.
-"""
+"""Parameters and headers that operations of several APIs share, as components of the document."""
 
 from __future__ import annotations
 

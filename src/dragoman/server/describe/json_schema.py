@@ -1,7 +1,4 @@
-"""Builds small pieces of JSON Schema, and takes over the schemas of Structs. Used by the other modules and the APIs.
-
-Source: JSON Schema 2020-12, as OpenAPI 3.1 uses it.
-"""
+"""Builds small pieces of JSON Schema 2020-12, as OpenAPI 3.1 uses it, and takes over the schemas of Structs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`POST /explain`: tells what would be done with a call of any API, without generating or loading a model.
-
-Takes the call through the code of real ones (route, model, dialect, admission, preparation, the engine's check). On the
-event loop.
+"""`POST /explain`: takes a call the way of real ones, and tells what would be done, without generating. On the event
+loop.
 """
 
 from __future__ import annotations

@@ -20,9 +20,7 @@ class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One parameter in users' words, its value, and its source. `names`: of the request's fields, or of the server's
-    options.
-    """
+    """One parameter in users' words. `names`: of the request's fields, or of the server's options."""
 
     name: str
     value: Any
@@ -45,10 +43,7 @@ class ExplainedPrompt(msgspec.Struct, frozen=True):
 
 
 class ExplainedLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the call: tokens, bytes, seconds, requests; null = no bound.
-
-    `timeout_s`: the smaller of the client's and the operator's. `others`: the operator's limits on values.
-    """
+    """The bounds of the call; null = no bound. `timeout_s`: the smaller of the client's and the operator's."""
 
     context_tokens: int
     body_bytes: int

@@ -1,8 +1,4 @@
-"""Finds the source of each parameter, by parsing the call again with one thing changed.
-
-Parses without each field, with other values in it, without the model's defaults, and without each of the operator's
-options. Runs off the event loop, since it parses dozens of times; gives up on calls made to take long.
-"""
+"""Finds the source of each parameter, by parsing the call again with one thing changed, dozens of times. On a thread."""
 
 from __future__ import annotations
 
@@ -133,9 +129,7 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of a call, and variants of the call: first without the field, then with other values. `name`: as
-    `ignored` shows it.
-    """
+    """A field of a call, and variants of the call: first without it, then with other values."""
 
     name: str
     variants: Callable[[], Iterator[HttpCall]]

@@ -1,6 +1,5 @@
-"""Sends a request again if its replica was lost before the first byte of the answer was sent. On the event loop.
-
-Stands in front of the application on Ray Serve and on memory nodes, whose engines note losses in `engine.base.losses`.
+"""Sends a request again if its replica was lost before the first byte of the answer was sent, as engines note in
+`losses`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Finds the end of a chunked body while it arrives, and bounds its chunk heads and trailers. Does not decode.
-
-The protocol makes one for each such body, on the event loop. Source: RFC 9112, section 7.1.
-"""
+"""Finds the end of a chunked body while it arrives, and bounds what surrounds it. Source: RFC 9112, section 7.1."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ class ChunkEnds:
         self._last_bytes = b""  # of the trailers
 
     def end_in(self, data: bytearray) -> int:
-        """The number of bytes at the start of `data` that belong to this body. An incomplete chunk head does not count.
-
-        `data` continues where the last call ended. Raises: Refusal.
+        """The number of bytes of `data` that belong to this body. `data` continues where the last call ended. Raises:
+        Refusal.
         """
         place = self._num_left
         while not self._has_trailers and place < len(data):

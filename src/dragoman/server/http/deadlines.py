@@ -22,10 +22,8 @@ _GRPC_FORM = re.compile(r"([0-9]{1,8})([HMSmun])")
 
 
 def waits_of(headers: Mapping[str, str]) -> tuple[float | None, float | None, str]:
-    """Seconds that the client waits for the whole answer, seconds for its next byte, and the header field that sets the
-    limit.
-
-    Raises: InvalidParameter.
+    """Seconds for the whole answer, seconds for its next byte, and the header field that sets the limit. Raises:
+    InvalidParameter.
     """
     timeout_s = _timeout_of(headers)
     patience_s, name = _patience_of(headers)

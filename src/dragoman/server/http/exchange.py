@@ -31,10 +31,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110
 
 @dataclass(frozen=True)
 class HeaderRules:
-    """Rules for header fields. `sent`: fields of every answer. `naming`: fields with the request's id; the first one
-    counts.
+    """Rules for header fields. `sent`: in every answer. `naming`: hold the request's id; the first one counts.
 
-    `folded`: fields whose value holds other fields, `name=value;name=value`, for clients that cannot send those.
+    `folded`: hold other fields, `name=value;name=value`, for clients that cannot send those.
     """
 
     sent: Mapping[str, str] = field(default_factory=dict)
@@ -98,9 +97,7 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """A request and its answer. Header names are lower-case. `properties`: the header fields, with those folded into
-    others.
-    """
+    """A request and its answer. Header names are lower-case. `properties`: with folded fields."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, rules: HeaderRules) -> None:
         self._scope = scope
@@ -185,8 +182,8 @@ class Exchange:
                 return b"".join(chunks)
 
     async def wait_gone(self) -> Exception:
-        """Wait until nobody wants the answer any more, and return why: ClientGone, or the error of `cancel`. For one
-        task at a time.
+        """Wait until nobody wants the answer any more. Returns ClientGone, or the error of `cancel`. For one task at a
+        time.
         """
         task = self._waiting = asyncio.current_task()
         assert task is not None

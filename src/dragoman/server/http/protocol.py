@@ -328,9 +328,7 @@ class DragomanProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _is_rest_short(self) -> bool:
-        """True if little of the body is missing, and surely comes: a client that waits for `100 Continue` may send
-        none.
-        """
+        """True if little is missing and surely comes: a client that waits for `100 Continue` may send none."""
         return not self.expect_100_continue and self._body_left is not None and self._body_left <= MAX_HEAD_SIZE_BYTES
 
     # --- ends ---------------------------------------------------------------------------------------------------------
@@ -350,9 +348,7 @@ class DragomanProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close the connection after `LINGER_S`. Closing with unread bytes resets it, and the client would lose the
-        answer.
-        """
+        """Close the connection in a moment. With unread bytes that resets it, and the client would lose the answer."""
         self._behind.clear()
         self._num_discarded, self.flow.is_full = 0, False
         self.flow.resume_reading()
@@ -381,9 +377,7 @@ class DragomanProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_at(self._due_s, self._check_arrival)
 
     def _check_arrival(self) -> None:
-        """End the connection if a head or body is late. One timer serves all requests of a connection: arming one costs
-        time.
-        """
+        """End the connection if a head or body is late. One timer for all requests: arming one costs time."""
         if self.transport.is_closing():
             self._await_reader(self.transport.get_write_buffer_size())
             return

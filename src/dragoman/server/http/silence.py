@@ -1,6 +1,4 @@
-"""Wakes a stream's writer when the stream was silent for long. Does not write. Used by the responder, on the event
-loop.
-"""
+"""Wakes a stream's writer when the stream was silent for long. Used by the responder, on the event loop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Reads the switches that a client may set for one call: `x-dragoman-strict` and `x-dragoman-timings`. On the event
-loop.
-"""
+"""Reads a client's switches for one call: `x-dragoman-strict` and `x-dragoman-timings`. On the event loop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Unpacks gzip, deflate and zstd bodies, within the limit of a body and a bounded ratio; large ones on threads.
+"""Unpacks gzip, deflate and zstd bodies, with a bounded ratio; large ones on threads. Call it after checking the
+signature.
 
-Called by the endpoints on the event loop, after they checked the body's signature, which covers the packed bytes.
 Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
 """
 

@@ -1,6 +1,4 @@
-"""The times of a call, computed from its record for its answer. On the event loop, once for each call that asks for
-them.
-"""
+"""The times of a call, computed from its record for its answer. On the event loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The facts of one call and of its requests, while it runs and after it. Does not log or export (`watch` does).
-
-Made by the endpoints, filled by the responder and the service, on the event loop.
-"""
+"""The facts of one call and of its requests, filled by the responder and the service. On the event loop."""
 
 from __future__ import annotations
 
@@ -37,9 +34,7 @@ _FAILURES = frozenset({"timeout", "cancelled", "engine_failed", "engine_dead", "
 
 
 class SequenceRecord(msgspec.Struct):
-    """One sequence of a request. `event_s`: times of its events. `num_tokens` counts tokens held back for a stop
-    string.
-    """
+    """One sequence. `event_s`: times of its events. `num_tokens` counts tokens held back for a stop string."""
 
     event_s: list[float] = msgspec.field(default_factory=list)
     num_tokens: int = 0
@@ -52,7 +47,7 @@ class RequestRecord(msgspec.Struct):
     """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not report it.
 
     `num_queued_tokens`: of its prompt, until its first output. `max_tokens`: of all its sequences. `pictured_s`,
-    `prepared_s`: when its pictures were fetched, and when it was ready for the engine; None = not yet, or it has none.
+    `prepared_s`: when its pictures were fetched, and when it was ready for the engine.
     """
 
     request_id: str
@@ -121,12 +116,11 @@ class RequestRecord(msgspec.Struct):
 class CallRecord(msgspec.Struct):
     """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent.
 
-    `timeout_s`: how long the client waits for the whole answer, `patience_s`: for its next byte; None = no limit.
-    `timeout_name`: the header field with that limit. `num_expected_tokens`: the least number of tokens in prompts that
-    are not tokenised yet. `take` is called for each tokenised prompt; raises Overloaded if there is no room for it.
-    `is_kept`: the call may set `keep_s`, how long its model stays loaded after it; None = as the operator configured.
-    `cancel` ends the call with an error. `began_s`: seconds since the epoch; `begin_s`, `end_s`: on the monotonic
-    clock.
+    `timeout_s`: how long the client waits for the whole answer, `patience_s`: for its next byte, by the field
+    `timeout_name`. `num_expected_tokens`: at least, of prompts that are not tokenised yet. `take` is called for each
+    tokenised prompt; raises Overloaded if it has no room. `keep_s`: how long its model stays loaded, if `is_kept`; None
+    = as the operator configured. `cancel` ends the call. `began_s`: seconds since the epoch; `begin_s`, `end_s`:
+    monotonic.
     """
 
     call_id: str

@@ -1,7 +1,4 @@
-"""Writes one line in the log for each call that has ended. Called by `watch`, on the event loop.
-
-The line has prompts and messages of errors, which quote clients, only if the operator wants that.
-"""
+"""Writes one line in the log for each ended call. Prompts and messages that quote clients are in it only on request."""
 
 from __future__ import annotations
 

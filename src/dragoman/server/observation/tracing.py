@@ -1,8 +1,7 @@
-"""Spans for OpenTelemetry: one for each call, and in it one for each phase, made from recorded times when the call has
-ended.
+"""Spans for OpenTelemetry: one for each call and one for each of its phases, made from recorded times.
 
-The app makes it if an endpoint is configured; used on the event loop. A thread of the SDK sends the spans. Source:
-OpenTelemetry's semantic conventions for generative AI (gen_ai.*), error.type and http.*.
+Used on the event loop; a thread of the SDK sends the spans. Source: OpenTelemetry's semantic conventions for generative
+AI (gen_ai.*), error.type and http.*.
 """
 
 from __future__ import annotations

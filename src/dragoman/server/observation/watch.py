@@ -1,7 +1,4 @@
-"""Watches each call that generates: lists running calls, and counts, logs and traces ended ones.
-
-Does not measure, or count what engines do (`metrics.exposition` does). Made by the app, used on the event loop.
-"""
+"""Watches each call that generates: lists running calls, and counts, logs and traces ended ones. On the event loop."""
 
 from __future__ import annotations
 
@@ -177,9 +174,8 @@ class Watch:
         return record is not None
 
     def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
-        """The record of a call that this task answers now; call `end` later.
-
-        Its id is the client's own, unless a running call has the same: logs and some engines identify requests by it.
+        """The record of a call that this task answers now. Its id is the client's own, unless a running call has the
+        same.
         """
         call_id = http.request_id
         if call_id in self._running:

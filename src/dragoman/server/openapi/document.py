@@ -1,8 +1,4 @@
-"""Builds the OpenAPI document from the operations of all APIs, when it is first asked for. Leaves out unused
-components.
-
-Source: OpenAPI Specification 3.1.0.
-"""
+"""Builds the OpenAPI document (3.1.0) from the operations of all APIs. Leaves out unused components."""
 
 from __future__ import annotations
 

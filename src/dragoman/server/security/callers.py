@@ -54,9 +54,7 @@ def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> KeysError:
 
 
 def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
-    """The caller with that name. `facts`: the settings of its key; `usual`: limits for keys without them. Raises:
-    KeysError.
-    """
+    """The caller. `facts`: the settings of its key; `usual`: limits for keys without them. Raises: KeysError."""
     if not NAME.fullmatch(name):
         raise KeysError(f"a key's name must be {NAME_FORM}")
     if unknown := set(facts) - set(FACTS):

@@ -1,7 +1,4 @@
-"""Decides which pages of other origins may read answers, and tells their browsers. Does not refuse calls (`gate` does).
-
-The app makes it and uses it on the event loop. Source: Fetch Standard, "CORS protocol".
-"""
+"""Decides which pages of other origins may read answers. `gate` refuses calls. Source: Fetch Standard, "CORS protocol"."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ ALWAYS_EXPOSED = (
 
 @dataclass(frozen=True, slots=True)
 class CorsRules:
-    """The operator's rules. `origins`: separated by commas, or `*`; "" = no page of another origin may read answers.
+    """The operator's rules. `origins`: separated by commas, or `*`; "" = none. `methods`, `headers`: "" = as the page
+    asks for.
 
-    `methods`, `headers`: that pages may send; "" = those of the route, and those that the page asks for.
     `allows_credentials`: browsers may add cookies and certificates; not with `*`.
     """
 
@@ -65,9 +62,7 @@ class Cors:
         return {"access-control-allow-origin": origin, **self._static, **_VARY}
 
     def preflight(self, headers: Mapping[str, str], allow: str) -> Mapping[str, str]:
-        """The further fields for a route with the methods `allow`; {} if this is not a preflight, or the page may not read
-        answers.
-        """
+        """The further fields for a route with the methods `allow`; {} if this is not a preflight, or is forbidden."""
         is_allowed = "access-control-allow-origin" in self.headers(headers.get("origin"))
         if not is_allowed or "access-control-request-method" not in headers:
             return {}

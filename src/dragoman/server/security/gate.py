@@ -1,12 +1,9 @@
 """Checks each call: whose key it carries, whether that key allows it, and how much the caller may still ask for.
 
-Checks the head before the body is read, and a signed body after it. The app and the endpoints use it on the event loop;
-`keyring` is replaced when keys have changed.
-
 A browser also sends requests of any page to this machine. It hides the answers of other origins, but the requests take
-effect. A page whose own name leads to 127.0.0.1 even reads the answers (DNS rebinding). A key would stop both. Without
-one, the header fields of browsers tell their requests from those of other programs. Source: Fetch Metadata Request
-Headers (W3C), "Sec-Fetch-Site"; Fetch Standard, "Origin".
+effect. A page whose own name leads to 127.0.0.1 even reads the answers (DNS rebinding). Without a key, the header
+fields of browsers tell their requests from those of other programs. Used on the event loop; `keyring` is replaced when
+keys change. Source: Fetch Metadata Request Headers (W3C), "Sec-Fetch-Site"; Fetch Standard, "Origin".
 """
 
 from __future__ import annotations
@@ -61,10 +58,8 @@ class Gate:
         return self.keyring is not None and scope not in self.open_scopes
 
     def check(self, exchange: Exchange, scope: Scope) -> CheckBody | None:
-        """Check a call, and note its caller on the exchange. Returns a function to check its body with, if that is
-        signed.
-
-        Raises: Unauthorized, Forbidden, RateLimited.
+        """Check a call, and note its caller. Returns a check for its body, if that is signed. Raises: Unauthorized,
+        Forbidden, RateLimited.
         """
         if self.keyring is None or scope in self.open_scopes:
             if (
@@ -153,9 +148,7 @@ class AllowedHosts:
 
 
 class Visitors:
-    """Checks that a request comes from an allowed page, if a browser sends it. `hosts`: whose pages count as the
-    server's own.
-    """
+    """Checks a browser's requests. `hosts`: whose pages count as the server's own."""
 
     def __init__(self, cors: Cors | None = None, hosts: AllowedHosts | None = None) -> None:
         self._cors = cors

@@ -57,9 +57,7 @@ class KeySources:
         return tuple(path for path in (self.key_file, self.aws_file) if path is not None)
 
     def read(self, bare: Iterable[str] = ()) -> Keyring | None:
-        """All keys, read from the files; None = calls need no key. `bare`: keys that open everything. Raises:
-        KeysError.
-        """
+        """All keys, read from the files; None = calls need no key. `bare`: open everything. Raises: KeysError."""
         keys = [NamedKey(hashed(key), Caller(ENVIRONMENT, limits=self.usual)) for key in bare]
         if not (keys or self.aws or self.files):
             return None

@@ -1,8 +1,7 @@
 """Limits the requests and tokens of each caller, by buckets that fill steadily and hold a minute's worth.
 
-A call's tokens are known and taken only when it has ended, below zero if necessary; then calls are refused until the
-debt is paid. So several calls at once may exceed the rate for a while. Used by the gate, on the event loop. Source:
-OpenAI API reference, headers of rate limits.
+Tokens are taken when a call has ended, below zero if necessary, so several calls at once may exceed the rate for a
+while. Source: OpenAI API reference, headers of rate limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Checks signatures of AWS clients (Signature Version 4) against the operator's key pairs.
+"""Checks signatures of AWS clients (Signature Version 4) against the operator's key pairs. On the event loop.
 
-Signatures in the query (presigned URLs) count as not signed. Bodies that are not signed, or are signed chunk by chunk,
-are refused. The gate calls it on the event loop: with the head before the body is read, then with the body. Source: AWS
+Presigned URLs count as not signed. Bodies that are not signed, or are signed chunk by chunk, are refused. Source: AWS
 IAM User Guide, "Create a signed AWS API request" and "Signature Version 4 request elements".
 """
 
@@ -83,9 +82,8 @@ def is_signed(authorization: str) -> bool:
 def read_signature(
     head: RawHead, pairs: Mapping[str, KeyPair], clock: Callable[[], float] = time.time
 ) -> SignedRequest:
-    """The signature in the head, checked as far as possible without the body. `clock`: seconds since the epoch.
-
-    Raises: BadSignature.
+    """The signature, checked as far as possible without the body. `clock`: seconds since the epoch. Raises:
+    BadSignature.
     """
     match = _FIELD.fullmatch(", ".join(_values(head.fields, "authorization")))
     if match is None:

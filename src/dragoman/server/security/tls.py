@@ -1,7 +1,4 @@
-"""TLS, with certificates that are renewed while the server runs: each new connection gets the newest one.
-
-Does not watch the files (`reloading` does). Made at the start, used on the event loop.
-"""
+"""TLS, with certificates that are renewed while the server runs: each new connection gets the newest one."""
 
 from __future__ import annotations
 
@@ -18,9 +15,8 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The operator's files, in PEM. `key` None = it is in `certificate`.
-
-    `client_ca`: must have signed the clients' certificates; None = clients need none.
+    """The operator's files, in PEM. `key` None = in `certificate`. `client_ca`: signs clients' certificates; None = not
+    needed.
     """
 
     certificate: Path
