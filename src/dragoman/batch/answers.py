@@ -1,10 +1,7 @@
 """The file of a batch's answers: a line for each request, in the order in which they were finished.
 
-Does: lock the file, repair its torn last line, read lines, add lines, sync them. Does not: know requests.
-Called by the batch command and by `run`; `sync` may run on another thread than `add`.
-
-Each line is one write, so a killed process leaves whole lines. Only a power failure loses lines that were not synced. `run`
-syncs once a second: a sync per line would cost more than most answers, and a second of answers can be repeated.
+Each line is one write, so a killed process leaves whole lines. A power failure loses lines that were not synced: `run`
+syncs once a second, as a sync per line would cost more than most answers. `sync` may run on another thread than `add`.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ class _ReadLine(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The request of an answer line. `key`: see `requests.key_of`. `is_error`: the answer is an error."""
+    """The request of an answer line. `key`: see `requests.key_of`."""
 
     line: int
     custom_id: str | None
@@ -67,13 +64,11 @@ class Answered:
 
 
 def answer_line(custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
-    """The line of an answer; `body` is JSON, or else becomes a JSON string."""
     response = _Response(status, request_id, msgspec.Raw(_one_line(body)))
     return msgspec.json.encode(_AnswerLine(_new_id(), custom_id, response, None)) + b"\n"
 
 
 def bad_line(bad: BadLine) -> bytes:
-    """The answer line for an invalid request line."""
     failure = _Failure(bad.code, bad.message, bad.param, bad.line)
     return msgspec.json.encode(_AnswerLine(_new_id(), bad.custom_id, None, failure)) + b"\n"
 
@@ -82,9 +77,8 @@ class AnswerFile:
     """The file, open and locked. Use it in a `with` block."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file, and cut off an incomplete last line.
-
-        Raises: BatchError if another process writes it, or it has other content; OSError.
+        """Open or create the file, and cut off a torn last line. Raises: BatchError (in use, or other content),
+        OSError.
         """
         self.path = path
         self._file = _locked(path)
@@ -109,9 +103,8 @@ class AnswerFile:
                 yield Answered(number, read.custom_id, key_of(read.custom_id, source), is_error)
 
     def drop(self, is_dropped: Callable[[Answered], bool]) -> int:
-        """Remove these lines: a complete new file replaces this one. Returns their number.
-
-        Raises: BatchError, OSError; the file is unchanged then.
+        """Remove these lines, by a complete new file. Returns their number. Raises: BatchError, OSError; nothing
+        changes then.
         """
         marks = bytearray(is_dropped(one) for one in self.answered())
         if not any(marks):
@@ -148,7 +141,6 @@ class AnswerFile:
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Sync, and unlock the file."""
         try:
             self.sync()
         finally:
@@ -184,7 +176,7 @@ class AnswerFile:
 
 
 def _sync_directory(path: Path) -> None:
-    """Write the directory to the disk too, so that the file keeps its name after a power failure."""
+    """Write the directory to the disk, so that its files keep their names after a power failure. Raises: OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

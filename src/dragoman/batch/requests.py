@@ -1,8 +1,4 @@
-"""Reads a batch's input: its requests, its invalid lines, and their custom_ids.
-
-Does: read lines one by one, check their form, find duplicate custom_ids. Does not: check bodies (the API does) or keep
-lines. Called by the batch command and by `run`, on one thread at a time.
-"""
+"""Reads a batch's input: its requests, its invalid lines, and their custom_ids. On one thread at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
-"""What a line's `url` may be: the APIs that OpenAI's batches have, and that are served here, and Anthropic's."""
+"""A line's `url`: the APIs that OpenAI's batches have and that are served here, and Anthropic's."""
 
 MAX_LINE_BYTES = 128 * 1024 * 1024  # twice a server's default limit of a body
 _KEY_BYTES = 16  # of digests: with 10**9 custom_ids, the chance of a collision is 10**-21
@@ -25,13 +21,11 @@ _MANY = 4096  # keys that are looked up at once
 
 
 class BatchError(Exception):
-    """A batch cannot be run, or cannot continue; one line with the problem and what is allowed."""
+    """A batch cannot be run, or cannot continue; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A valid line. `body`: its JSON, unchanged."""
-
     line: int
     custom_id: str
     path: str
@@ -50,10 +44,7 @@ class BadLine:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The non-empty lines of the file with their numbers from 1; too long ones are cut.
-
-    Raises: OSError.
-    """
+    """The non-empty lines of the file with their numbers from 1; too long ones are cut. Raises: OSError."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -90,10 +81,7 @@ def read_line(number: int, line: bytes) -> BatchRequest | BadLine:
 
 
 class RequestIndex:
-    """The requests of a file, 16 bytes each, and which of them are answered.
-
-    `num_lines`: non-empty lines. A line's key is its custom_id or, if that cannot be read, its number.
-    """
+    """The requests of a file, 16 bytes each, and which are answered. `num_lines`: non-empty lines."""
 
     def __init__(self, path: Path) -> None:
         """Read the file once. Raises: BatchError naming a duplicate custom_id; OSError."""
@@ -112,7 +100,6 @@ class RequestIndex:
 
     @property
     def num_left(self) -> int:
-        """The number of unanswered lines."""
         return self.num_lines - int(np.count_nonzero(self.is_answered))
 
     def note_answers(self, keys: Iterator[bytes]) -> Iterator[tuple[bool, bool]]:
@@ -137,7 +124,7 @@ class RequestIndex:
 
 
 def key_of(custom_id: str | None, line: int) -> bytes:
-    """The key of a line."""
+    """The key of a line: of its custom_id or, if that cannot be read, of its number."""
     name = f"line {line}" if custom_id is None else f"id {custom_id}"
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
@@ -151,7 +138,6 @@ class _Named(msgspec.Struct):
 
 
 def _custom_id(line: bytes) -> str | None:
-    """As `read_line` reads it."""
     try:
         found = msgspec.json.decode(line, type=_Named).custom_id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -173,7 +159,6 @@ def _told_twice(path: Path, first: int, second: int) -> str:
 
 
 def _text(raw: msgspec.Raw | None) -> str | None:
-    """The string that the JSON is, or None."""
     if raw is None:
         return None
     value = msgspec.json.decode(raw)

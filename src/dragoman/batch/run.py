@@ -1,9 +1,4 @@
-"""Runs a batch: sends the unanswered requests, many at once, and writes each answer as it comes.
-
-Does: limit the running requests, repeat those that a busy or unreachable server did not take, count. Does not: know
-where answers come from (`senders`) or how files look (`requests`, `answers`). Called by the batch command, on the
-event loop.
-"""
+"""Runs a batch: sends the unanswered requests, many at once, and writes each answer as it comes. On the event loop."""
 
 from __future__ import annotations
 
@@ -30,10 +25,8 @@ PATIENCE_S = 60.0  # a server that answers nothing for this long is gone
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a batch. `num_before`: lines answered by earlier runs; `num_errors_before`: with errors.
-
-    Of this run: `num_answered` lines with good answers, `num_errors` with errors, of which `num_bad` are invalid lines.
-    `seconds`: its duration.
+    """Counts of a batch. `num_before`, `num_errors_before`: answered by earlier runs. `num_errors` includes `num_bad`
+    lines.
     """
 
     num_lines: int
@@ -48,12 +41,10 @@ class Tally:
 
     @property
     def num_done(self) -> int:
-        """Answered lines, with errors or without."""
         return self.num_before + self.num_answered + self.num_errors
 
     @property
     def num_left(self) -> int:
-        """Unanswered lines."""
         return self.num_lines - self.num_done
 
     @property
@@ -67,8 +58,6 @@ Watch = Callable[[Tally], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """The two files of a batch, and the present state."""
-
     requests: Path
     answers: AnswerFile
     index: RequestIndex
@@ -76,10 +65,7 @@ class BatchFiles:
 
 
 def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> BatchFiles:
-    """Read the requests and the answers. `retries_errors`: remove answers with errors, and send their requests again.
-
-    Raises: BatchError if the files do not belong together; OSError.
-    """
+    """Read both files. `retries_errors`: remove answers with errors. Raises: BatchError if they do not match, OSError."""
     index = RequestIndex(requests)
     tally = _noted(requests, answers, index)
     if retries_errors and tally.num_errors_before:
@@ -119,10 +105,7 @@ def _misplaced(one: Answered, requests: Path, answers: Path, *, is_there: bool) 
 
 @dataclass(slots=True)
 class Batch:
-    """One run over the files. `concurrency`: requests at a time. `watch` is called after each answer.
-
-    `patience_s`: the longest time without any answer of the server.
-    """
+    """One run over the files. `watch` is called after each answer. `patience_s`: the longest time without any answer."""
 
     files: BatchFiles
     sender: Sender
@@ -131,10 +114,8 @@ class Batch:
     patience_s: float = PATIENCE_S
 
     async def run(self) -> Tally:
-        """Send every unanswered request. Returns the tally.
-
-        Raises: BatchError if going on is useless; OSError of the files. Cancelling it ends the running requests; the file
-        keeps every answer so far.
+        """Send every unanswered request. Cancelling keeps the answers so far. Raises: BatchError if going on is
+        useless; OSError.
         """
         begin = time.monotonic()
         tally = self.files.tally
@@ -218,7 +199,6 @@ class _Used(msgspec.Struct):
 
 
 def _usage(body: bytes) -> dict[str, int]:
-    """The counts of tokens in an answer, under the names of its API; nothing where there are none."""
     try:
         usage = msgspec.json.decode(body, type=_Used).usage or {}
     except (msgspec.DecodeError, UnicodeDecodeError):

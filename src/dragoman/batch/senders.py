@@ -1,8 +1,4 @@
-"""The protocol of senders, which answer the requests of a batch.
-
-Does: define a sender and its answer. Does not: send (`cli.batch` and the server have senders), or judge
-answers (`run` does). Used on the event loop.
-"""
+"""The protocol of senders, which answer the requests of a batch. Used on the event loop."""
 
 from __future__ import annotations
 

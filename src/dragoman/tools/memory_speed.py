@@ -1,8 +1,4 @@
-"""Measures the read speed of this machine's memory, which bounds the decoding of one sequence.
-
-Does: measure, for some tenths of a second. Does not: judge. Called by the self-test and by the doctor, on any thread;
-nothing else should compute meanwhile.
-"""
+"""Measures the read speed of memory, which bounds the decoding of one sequence. Nothing else should compute meanwhile."""
 
 from __future__ import annotations
 

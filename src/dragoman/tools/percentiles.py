@@ -1,7 +1,4 @@
-"""Percentiles of measured or simulated values.
-
-Does: compute. Does not: print. Used by the benchmark and the plan.
-"""
+"""Percentiles of measured or simulated values."""
 
 from __future__ import annotations
 

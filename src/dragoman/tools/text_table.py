@@ -1,7 +1,4 @@
-"""A table as text, for the reports of commands.
-
-Does: align columns. Does not: know their content. Used by the reports and by the command line.
-"""
+"""A table as text, for the reports of commands."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ class KeyPair:
 
 
 def read_credentials_text(text: str, name: str, usual: Limits) -> KeyPair:
-    """The key pair of `ID:SECRET`, or `ID:SECRET:SESSION_TOKEN`. Raises: KeysError."""
     access_key_id, _, rest = text.partition(":")
     secret, _, session_token = rest.partition(":")
     try:

@@ -39,8 +39,6 @@ UNLIMITED = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The holder of a key. `name` "" = no keys are needed."""
-
     name: str
     scopes: frozenset[Scope] = ALL_SCOPES
     limits: Limits = UNLIMITED

@@ -54,7 +54,6 @@ class Gate:
         self._visitors = visitors or Visitors()
 
     def needs_key(self, scope: Scope) -> bool:
-        """True if calls of that scope must carry a key."""
         return self.keyring is not None and scope not in self.open_scopes
 
     def check(self, exchange: Exchange, scope: Scope) -> CheckBody | None:
@@ -103,7 +102,7 @@ class Gate:
 
 
 def find_caller(keyring: Keyring, headers: Mapping[str, str]) -> Caller | None:
-    """The caller whose key is in a header field of any API; one right key among several is enough."""
+    """The caller whose key is in a header field of any API."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     named = [headers.get(name, "") for name in KEY_HEADERS]
     for text in [*named, token] if scheme.lower() == "bearer" else named:
@@ -124,7 +123,6 @@ class AllowedHosts:
         self._allows = lru_cache(maxsize=256)(self._is_allowed)
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raises: Forbidden if the request is meant for another host."""
         host = headers.get("host")
         if host is None or ANY in self._names or self._allows(host):
             return

@@ -39,7 +39,6 @@ class Bucket:
         self._level -= amount
 
     def until_s(self, level: float, now_s: float) -> float:
-        """Seconds until the bucket holds `level`."""
         return max(0.0, level - self.left(now_s)) * PERIOD_S / self.size
 
 
@@ -68,13 +67,11 @@ class RateLimits:
         return self.headers(caller)
 
     def spend(self, caller: str, num_tokens: int) -> None:
-        """Take the tokens of a call that has ended."""
         if self._buckets and (bucket := self._buckets.get((caller, "tokens"))) is not None:
             bucket.left(self._clock())
             bucket.take(num_tokens)
 
     def headers(self, caller: Caller) -> Mapping[str, str]:
-        """Header fields with the rest of each limit, as OpenAI's clients read them."""
         now_s = self._clock()
         told = {}
         for name, bucket in self._of(caller, now_s).items():

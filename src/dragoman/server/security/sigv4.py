@@ -157,6 +157,5 @@ def _signing_key(secret: str, scope: Sequence[str]) -> bytes:
 
 
 def _values(fields: Fields, name: str) -> list[str]:
-    """The values of a header field, trimmed, each run of blanks as one."""
     wanted = name.encode("latin-1")
     return [" ".join(value.decode("latin-1").split()) for key, value in fields if key.lower() == wanted]

@@ -29,8 +29,6 @@ class TlsFiles:
 
 
 class Tls:
-    """The encryption of connections. Raises: TlsError."""
-
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._current = make_context(files)

@@ -1,8 +1,4 @@
-"""The part of one answer received so far, read line by line.
-
-Does: note when pieces with output arrive, split a body into lines, classify failures. Does not: know the APIs' formats
-(`events` does). Fed by the client, on the event loop.
-"""
+"""The received part of one answer, read line by line. `events` knows the APIs' formats. On the event loop."""
 
 from __future__ import annotations
 
@@ -17,10 +13,7 @@ _MOST_KEPT = 4096  # bytes of an error's body
 
 @dataclass(slots=True)
 class Answer:
-    """The received part of an answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
-
-    `is_ended`: the API's end mark was seen. `failure`: (kind, message) of an error that the server reported.
-    """
+    """The received part of an answer. Times in seconds on the clock `perf_counter`; tokens None = not reported."""
 
     status: int = 0
     piece_times_s: list[float] = field(default_factory=list)
@@ -30,35 +23,29 @@ class Answer:
     failure: tuple[str, str] | None = None
 
     def fail(self, message: object) -> None:
-        """Note an error within an answer of good status."""
         self.failure = self.failure or ("error in the answer", one_line(message))
 
     def count(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Note the server's counts of tokens."""
         self.prompt_tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         self.output_tokens = self.output_tokens if output_tokens is None else output_tokens
 
 
 ReadEvent = Callable[[Answer, bytes, float], None]
-"""Takes one event of an answer, its JSON, and when it came; notes in the answer what it says. Raises: ValueError."""
+"""Reads one event (JSON) of an answer at a time in seconds. Raises: ValueError."""
 
 
 class AnswerReader:
-    """Reads the body of one answer into `answer`."""
-
     def __init__(self, read_event: ReadEvent | None, *, is_whole: bool = False) -> None:
-        """`read_event` None = the body is the answer's text; `is_whole`: the body is one event of any number of lines."""
+        """`read_event` None = the body is the answer's text. `is_whole`: the body is one event."""
         self.answer = Answer()
         self._read_event = read_event
         self._is_whole = is_whole
         self._rest = b""
 
     def begin(self, status: int, _: Mapping[str, str]) -> None:
-        """Note the head."""
         self.answer.status = status
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Take a piece of the body."""
         if self.answer.status >= 300:
             self._rest += data[: max(0, _MOST_KEPT - len(self._rest))]
         elif self._is_whole:
@@ -72,7 +59,6 @@ class AnswerReader:
                 self._line(line, now_s)
 
     def finish(self, now_s: float) -> None:
-        """Take the body's end."""
         if self.answer.status >= 300:
             self.answer.failure = (f"HTTP {self.answer.status}", message_of(self._rest))
             return
@@ -84,7 +70,6 @@ class AnswerReader:
             self.answer.failure = ("broken off", "the answer ended without the mark that ends one")
 
     def _line(self, line: bytes, now_s: float) -> None:
-        """Take one line: an event after `data:`, a line of JSON, or a separator."""
         if line.startswith(b"data:"):
             line = line[5:]
         elif not line.startswith((b"{", b"[")):
@@ -109,7 +94,6 @@ def message_of(body: bytes) -> str:
 
 
 def _words(value: Any) -> Any:
-    """The message in the APIs' forms: error.message, error, message, detail, or the whole body."""
     while isinstance(value, list) and value:
         value = value[0]
     if isinstance(value, dict):
@@ -120,7 +104,7 @@ def _words(value: Any) -> Any:
 
 
 def one_line(message: object) -> str:
-    """The message without line ends, cut to a bearable length."""
+    """The message on one line, cut to a bearable length."""
     if isinstance(message, bytes):
         message = message.decode("utf-8", "replace")
     elif isinstance(message, dict | list):

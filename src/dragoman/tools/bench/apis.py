@@ -1,7 +1,4 @@
-"""The APIs of the load generator: requests for streams, and readers of answers.
-
-Does: define paths, bodies, and each API's abilities. Does not: send. Used by `asking` and `probing`.
-"""
+"""The APIs of the load generator: paths, bodies, and readers of answers."""
 
 from __future__ import annotations
 
@@ -27,15 +24,12 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt: `text`, or the messages of a conversation. `output_tokens` None = by the load."""
-
     text: str = ""
     messages: tuple[Mapping[str, Any], ...] = ()
     output_tokens: int | None = None
 
     @property
     def conversation(self) -> list[Mapping[str, Any]]:
-        """The messages; a text becomes one user message."""
         return list(self.messages) or [{"role": "user", "content": self.text}]
 
 
@@ -50,16 +44,13 @@ class Question:
 
     @property
     def prompt(self) -> Prompt:
-        """The first prompt, the only one except in batches."""
         return self.prompts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchApi:
-    """One API. `path`: below the server's URL. `read` None = the body is the answer's text.
-
-    `models_path`: of the list of models, None = below the version in `path`, "" = no name is needed. `generates` False = it
-    embeds or scores texts.
+    """One API. `read` None = the body is text. `models_path`: of its list, None = below the version, "" = no name
+    needed.
     """
 
     name: str
@@ -172,4 +163,3 @@ _ALL = (
 )
 
 APIS: Mapping[str, BenchApi] = MappingProxyType({api.name: api for api in _ALL})
-"""By name, as the command line has it."""

@@ -1,8 +1,4 @@
-"""Sends one question to a server and records the answer as a client sees it.
-
-Does: build the body, send it, classify failures. Does not: decide when, or judge. Used by the loops, and by probing and
-calibration before they run; on the event loop.
-"""
+"""Sends one question to a server and records the answer as a client sees it. On the event loop."""
 
 from __future__ import annotations
 
@@ -22,11 +18,7 @@ from dragoman.tools.bench.client import BrokenOff, HttpClient, NotHttp
 
 @dataclass(slots=True)
 class Sample:
-    """One request and its answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
-
-    `due_s`: when it should have been sent, `sent_s`: when it was. `error`: the kind of failure, "" = answered; `message`:
-    the details.
-    """
+    """One request and its answer. Times on the clock `perf_counter`; tokens None = not reported. `error` "" = answered."""
 
     due_s: float
     sent_s: float
@@ -39,7 +31,7 @@ class Sample:
 
     @property
     def first_s(self) -> float:
-        """Seconds from its due time to the first piece of output, which every good answer has."""
+        """Seconds from its due time to the first piece of output."""
         return self.piece_times_s[0] - self.due_s
 
     @property
@@ -50,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Calls one operation of a server. `path`: the operation's; `more`: merged into each body, null removes a field."""
+    """Calls one operation of a server. `more`: merged into each body, null removes a field."""
 
     client: HttpClient
     api: BenchApi
@@ -59,7 +51,7 @@ class Asker:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     async def ask(self, question: Question, due_s: float | None = None) -> Sample:
-        """Send the question and read the answer to its end; the sample has any error. `due_s` None = now."""
+        """The question's answer, or its error. `due_s` None = now."""
         content = json.dumps(overlaid(self.api.body(question), self.more), ensure_ascii=False).encode()
         reader = AnswerReader(self.api.read, is_whole=self.api.is_batch)
         sent_s = time.perf_counter()
@@ -99,7 +91,6 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def failure_of(error: Exception) -> tuple[str, str]:
-    """The kind and message of a failed exchange."""
     kind = next((kind for of, kind in _KINDS if isinstance(error, of)), "connection failed")
     return kind, one_line(error) or "no answer in time"
 

@@ -1,8 +1,4 @@
-"""A small HTTP/1.1 client for measurements: callbacks from a parser in C, one time stamp per read of the socket.
-
-Does: reuse connections, as usual clients do; forward bodies as they come. Does not: follow redirects, decompress (it
-requests no compression), or know what a body means. Runs on one event loop.
-"""
+"""A small HTTP/1.1 client for measurements: a parser in C, one time stamp per read of the socket, reused connections."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from dragoman.tools.bench.target import Target
 
 
 class BrokenOff(ConnectionError):
-    """The server closed the connection in the middle of an answer, or before it."""
+    """The server closed the connection before the end of an answer."""
 
 
 class NotHttp(ValueError):
@@ -26,15 +22,11 @@ class NotHttp(ValueError):
 
 
 class Receiver(Protocol):
-    """Receives the answer to a request."""
+    """Receives the answer to a request. `headers`: names in lower case. `now_s`: on the clock `perf_counter`."""
 
-    def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take the head; names are in lower case."""
-        ...
+    def begin(self, status: int, headers: Mapping[str, str]) -> None: ...
 
-    def feed(self, data: bytes, now_s: float) -> None:
-        """Take a piece of the body, or one chunk. `now_s`: on the clock `perf_counter`."""
-        ...
+    def feed(self, data: bytes, now_s: float) -> None: ...
 
 
 class Collected:
@@ -46,19 +38,14 @@ class Collected:
         self.body = b""
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Note the head."""
         self.status, self.headers = status, headers
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Note a piece."""
         self.body += data
 
 
 class HttpClient:
-    """Sends requests to one server, each on a separate connection that is reused later.
-
-    `resent`: requests sent again because the server had closed the reused connection without an answer.
-    """
+    """Sends requests to one server. `resent`: counts those whose reused connection the server had closed."""
 
     def __init__(self, target: Target, headers: Mapping[str, str]) -> None:
         self._target = target
@@ -78,13 +65,11 @@ class HttpClient:
         )
 
     async def get(self, path: str) -> Collected:
-        """The whole answer to a GET. Raises: as `post`."""
         answer = Collected()
         await self._send(self._head("GET", path, ""), b"", answer)
         return answer
 
     def close(self) -> None:
-        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -122,8 +107,6 @@ class HttpClient:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with one request at a time. `has_answer`: a part of the last request's answer has come."""
-
     def __init__(self) -> None:
         self.is_reusable = False
         self.has_answer = False
@@ -137,7 +120,7 @@ class _Connection(asyncio.Protocol):
         self._has_length = self._has_head = False
 
     async def exchange(self, request: bytes, receiver: Receiver) -> None:
-        """Send and wait for the end of the answer. Raises: OSError, BrokenOff, NotHttp."""
+        """Send, and wait for the end of the answer. Raises: OSError, BrokenOff, NotHttp."""
         self.is_reusable = self.has_answer = self._has_length = self._has_head = False
         self._receiver, self._chunk, self._headers = receiver, None, {}
         self._parser = httptools.HttpResponseParser(self)
@@ -148,7 +131,6 @@ class _Connection(asyncio.Protocol):
         await self._done
 
     def close(self) -> None:
-        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

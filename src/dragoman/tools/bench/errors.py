@@ -1,4 +1,4 @@
-"""Errors of a benchmark as a whole. A request that fails does not raise: it is a sample with its error."""
+"""Errors of a benchmark as a whole. A failed request is a sample with its error."""
 
 from __future__ import annotations
 

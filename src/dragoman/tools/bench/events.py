@@ -1,8 +1,4 @@
-"""The events of streamed answers in each API's format: output, ends, errors.
-
-Does: decode one event and note its content; other fields are ignored. Does not: split streams into events. Called for each
-event, where a client spends its time: hence typed decoding in C.
-"""
+"""The events of streamed answers in each API's format. Decoded by types in C, since a client spends its time here."""
 
 from __future__ import annotations
 
@@ -51,7 +47,6 @@ _openai_event = msgspec.json.Decoder(_OpenAiEvent)
 
 
 def read_openai(answer: Answer, event: bytes, now_s: float) -> None:
-    """Completions and conversations of OpenAI's API."""
     read = _openai_event.decode(event)
     if read.error is not None or read.object == "error":
         answer.fail(read.error or read.message)
@@ -80,7 +75,6 @@ _responses_event = msgspec.json.Decoder(_ResponsesEvent)
 
 
 def read_responses(answer: Answer, event: bytes, now_s: float) -> None:
-    """OpenAI's Responses API."""
     read = _responses_event.decode(event)
     if read.type.endswith(".delta"):
         answer.piece_times_s.append(now_s)
@@ -122,7 +116,6 @@ _messages_event = msgspec.json.Decoder(_MessagesEvent)
 
 
 def read_messages(answer: Answer, event: bytes, now_s: float) -> None:
-    """Anthropic's Messages API."""
     read = _messages_event.decode(event)
     if read.type == "content_block_delta":
         answer.piece_times_s.append(now_s)
@@ -186,7 +179,6 @@ _ollama_event = msgspec.json.Decoder(_OllamaEvent)
 
 
 def read_ollama(answer: Answer, event: bytes, now_s: float) -> None:
-    """Ollama's lines."""
     read = _ollama_event.decode(event)
     if read.error is not None:
         answer.fail(read.error)

@@ -1,7 +1,4 @@
-"""The load on a server: numbers of requests, their times and lengths, the points of a sweep.
-
-Does: hold these values, draw lengths and arrivals from a seed. Does not: send anything. Used by the loops.
-"""
+"""The load on a server: numbers of requests, their times and lengths, the points of a sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ class Lengths:
     high: int
 
     def draw(self, dice: random.Random) -> int:
-        """A drawn number."""
         return dice.randint(self.low, self.high) if self.low < self.high else self.low
 
     def __str__(self) -> str:

@@ -1,8 +1,4 @@
-"""The two ways of sending requests: by waiting clients (closed loop), or at fixed times (open loop).
-
-Does: send until a point's extent is reached, keep the samples. Does not: make the questions or judge the answers. Runs on
-one event loop. After a cancellation the run still has its samples.
-"""
+"""The two ways of sending requests: by waiting clients (closed loop), or at fixed times (open loop)."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from dragoman.tools.bench.asking import Sample
 from dragoman.tools.bench.load import Extent, Load, arrivals
 
 Send = Callable[[int, float | None], Awaitable[Sample]]
-"""Sends request `number` of the point, which was due then (None = now); the sample is without exception."""
+"""Sends request `number` of the point, due at a time (None = now). Never raises."""
 
 
 @dataclass(slots=True)
@@ -32,7 +28,6 @@ class Run:
 
     @property
     def running(self) -> int:
-        """Open requests."""
         return self.started - len(self.samples)
 
     @property
@@ -54,12 +49,10 @@ class Run:
         return (limit is None or self.started < limit) and (duration_s is None or after_s < duration_s)
 
     def take(self) -> int:
-        """The number of the next request, which counts as started."""
         self.started += 1
         return self.started - 1
 
     async def send(self, send: Send, number: int, due_s: float | None) -> None:
-        """Send one request and keep its sample."""
         sample = await send(number, due_s)
         self.samples.append(sample)
         self.failed += bool(sample.error)
@@ -78,8 +71,6 @@ async def drive(run: Run, load: Load, send: Send, seed: str) -> None:
 
 
 async def _closed_loop(run: Run, clients: int, send: Send) -> None:
-    """`clients` clients, each of which sends its next request when the last one has been answered."""
-
     async def client() -> None:
         while run.may_start(time.perf_counter() - run.begin_s):
             await run.send(send, run.take(), None)

@@ -1,7 +1,4 @@
-"""Computes a point's rates, latencies and failures from the samples of its requests.
-
-Does: compute plain values from plain values. Does not: send or print. Units: seconds, tokens, shares from 0 to 1.
-"""
+"""Computes a point's rates, latencies and failures from its samples. Units: seconds, tokens, shares from 0 to 1."""
 
 from __future__ import annotations
 
@@ -39,12 +36,7 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """The measures of one point. None = unknown: nothing was answered, or the API does not report it.
-
-    `unfinished`: open requests at an interruption. `time_to_first_token_s` and `latency_s` count from a request's due time.
-    `time_per_token_s`: per token after the answer's first piece; `gap_s`: between two pieces of an answer. `counted_by`: the
-    source of the number of output tokens. `goodput`: share of requests answered within bounds.
-    """
+    """The measures of one point. None = unknown. Latencies count from due times; `goodput`: share within bounds."""
 
     duration_s: float
     answered: int
@@ -67,7 +59,6 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """The spread of the values; None if there are none."""
     if not values:
         return None
     p50, p90, p99 = (percentile(values, share) for share in (0.5, 0.9, 0.99))
@@ -89,7 +80,6 @@ def time_per_token(sample: Sample) -> float | None:
 
 
 def gaps(sample: Sample) -> list[float]:
-    """Seconds between consecutive pieces."""
     times = sample.piece_times_s
     return [later - earlier for earlier, later in pairwise(times)]
 
@@ -111,7 +101,7 @@ def measures(
     is_streamed: bool = True,
     bounds: Mapping[str, float] | None = None,
 ) -> Measures:
-    """The measures of the samples of one point. `is_streamed` False = answers come whole, and pieces are not tokens."""
+    """The measures of one point's samples. `is_streamed` False = answers come whole, and pieces are not tokens."""
     good = [sample for sample in samples if not sample.error]
     per_token = [time for sample in good if (time := time_per_token(sample)) is not None]
     within = sum(is_within(sample, bounds) for sample in samples) if bounds else None
@@ -141,14 +131,12 @@ def measures(
 
 
 def failures(samples: Sequence[Sample]) -> list[Failures]:
-    """The kinds of failures, the most frequent first."""
     counts = Counter(sample.error for sample in samples if sample.error)
     first = {sample.error: sample.message for sample in reversed(samples)}
     return [Failures(kind, count, first[kind]) for kind, count in counts.most_common()]
 
 
 def counted_by(good: Sequence[Sample], *, is_streamed: bool) -> CountedBy:
-    """The source of the number of output tokens of these answers."""
     told = sum(sample.output_tokens is not None for sample in good)
     if good and told == len(good):
         return "usage"

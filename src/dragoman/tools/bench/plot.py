@@ -1,8 +1,4 @@
-"""Draws a benchmark's report as one picture. Needs matplotlib (extra `bench`).
-
-Does: draw throughput and latencies over the points of a sweep, with percentiles. Does not: compute; all is in the report.
-Called by the command.
-"""
+"""Draws a benchmark's report: throughput and latencies over the points of a sweep. Needs matplotlib (extra `bench`)."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ _LATENCIES = (
 
 
 def can_draw() -> bool:
-    """True if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 

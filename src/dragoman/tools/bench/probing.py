@@ -1,8 +1,4 @@
-"""Finds out which API a URL has, by requesting one token, and which model it serves.
-
-Does: try the APIs that a URL may mean, in an order; read lists of models. Does not: measure. Called before a benchmark, on
-the event loop.
-"""
+"""Finds out which API a URL has, by requesting one token, and which model it serves. On the event loop."""
 
 from __future__ import annotations
 
@@ -27,8 +23,6 @@ _MODELS_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """The API at a URL, the path of its operation, and the model's name ("" = not needed)."""
-
     api: BenchApi
     path: str
     model: str
@@ -83,7 +77,6 @@ class Prober:
         return [APIS[name] for name in versioned.get(first, _ORDER)]
 
     async def _spoken(self, api: BenchApi) -> Spoken:
-        """That API with its model. Raises: OptionError without a model."""
         path = self.target.endpoint(api.path)
         if api.models_path == "":
             return Spoken(api, path, "")

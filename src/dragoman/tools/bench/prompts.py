@@ -1,8 +1,4 @@
-"""The prompts of a benchmark: common words up to a length in tokens, or a file.
-
-Does: make the n-th prompt of a point, the same for the same seed; read files of prompts. Does not: tokenise; the server's
-tokens per word are measured (`calibration`). Called for each request, before its time begins.
-"""
+"""The prompts of a benchmark: common words up to a length in tokens, or a file. The same seed makes the same prompts."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ WORDS = _COMMON.split()
 
 
 class Prompts(Protocol):
-    """A source of prompts."""
-
     def prompt(self, point: int, number: int) -> Prompt:
         """The prompt of request `number` of a point; negative points are not measured."""
         ...
@@ -39,10 +33,7 @@ class Prompts(Protocol):
 
 @dataclass(frozen=True)
 class SyntheticPrompts:
-    """Prompts of made-up text, which differ except for their first `shared_tokens`.
-
-    A prompt of n words has `overhead + words * tokens_per_word` tokens.
-    """
+    """Prompts of made-up text with equal `shared_tokens`; n words have `overhead + n * tokens_per_word` tokens."""
 
     lengths: Lengths
     seed: int
@@ -51,7 +42,6 @@ class SyntheticPrompts:
     overhead: float = 0.0
 
     def prompt(self, point: int, number: int) -> Prompt:
-        """See `Prompts`."""
         dice = random.Random(f"{self.seed}/{point}/{number}")
         tokens = self.lengths.draw(dice) - self.overhead
         shared = self._prefix
@@ -74,19 +64,15 @@ def _words(dice: random.Random, count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FilePrompts:
-    """Prompts of a file in order; they begin again after the last one, and for each point."""
-
     prompts: tuple[Prompt, ...]
 
     def prompt(self, point: int, number: int) -> Prompt:
-        """See `Prompts`."""
         return self.prompts[number % len(self.prompts)]
 
 
 def read_prompts(path: Path) -> FilePrompts:
-    """The prompts of a file: one JSON value per line if the first line is one, else one text per line.
-
-    Raises: OptionError, with the line's number.
+    """The prompts of a file: one JSON value per line if the first line is one, else one text per line. Raises:
+    OptionError.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,4 @@
-"""A benchmark's report as tables for people, and as JSON.
-
-Does: text and plain values. Does not: compute what is in them. Called by the command.
-"""
+"""A benchmark's report as tables for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ def report_json(report: Report) -> str:
 
 
 def report_text(report: Report) -> str:
-    """The report as tables."""
     return "\n".join(line.rstrip() for line in _lines(report)) + "\n"
 
 
@@ -103,7 +99,6 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _troubles(point: Point) -> Iterator[str]:
-    """Lines on a point's failures, and on reasons to doubt it."""
     for failed in point.measures.failures:
         yield f"{point.label}: {failed.count} x {failed.kind}: {failed.example}"
     if not point.is_complete:

@@ -1,8 +1,4 @@
-"""Runs a benchmark from its settings to its report: probes the server, warms it up, runs every point of the sweep.
-
-Does: run these steps; keep the report usable at any interruption. Does not: print.
-Called by the command, on the event loop.
-"""
+"""Runs a benchmark: probes the server, warms it up, runs each point. Called by the command, on the event loop."""
 
 from __future__ import annotations
 
@@ -37,8 +33,8 @@ PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
 class BenchSettings:
     """The settings of a benchmark. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the server's first.
 
-    `extent`: of each point; `warm_up`: uncounted requests before each point; `bounds`: seconds by name, for the goodput;
-    `more`: merged into the bodies; `batch`: prompts per request, if the API takes several.
+    `bounds`: seconds by name, for the goodput. `more`: merged into the bodies. `batch`: prompts per request, if there
+    are several.
     """
 
     target: Target
@@ -62,10 +58,7 @@ class BenchSettings:
 
 
 class Point(msgspec.Struct):
-    """One point of a sweep. `is_complete`: it was not interrupted.
-
-    `late_s`: the delay within which 99 % of requests were sent; `resent`: requests sent again after a closed connection;
-    `client_cpu`: cores that the load generator used."""
+    """One point of a sweep. `client_cpu`: cores of the load generator. `late_s`: 99 % of requests were sent within it."""
 
     kind: str
     value: float
@@ -77,7 +70,6 @@ class Point(msgspec.Struct):
 
     @property
     def label(self) -> str:
-        """The point as on the command line."""
         return f"{self.kind} {self.value:g}"
 
 
@@ -98,7 +90,7 @@ class Report(msgspec.Struct):
 
 
 OnProgress = Callable[[str, Run], None]
-"""Told several times a second what runs, and how far it is."""
+"""Called several times a second with the present step and its run."""
 
 
 class Benchmark:
@@ -142,7 +134,6 @@ class Benchmark:
         return Asker(client, spoken.api, spoken.path, settings.timeout_s, settings.more), spoken
 
     async def _prompts(self, asker: Asker, spoken: Spoken) -> Prompts:
-        """The prompts of the file, or synthetic ones, calibrated by the server's token counts."""
         settings = self._settings
         if settings.prompts is not None:
             self.report.prompts = f"{len(settings.prompts.prompts)} from a file"
@@ -194,8 +185,6 @@ class Benchmark:
             self.report.points.append(Point(load.kind, load.value, measured, late_s, resent, used, is_complete))
 
     async def _driven(self, label: str, load: Load, run: Run, asker: Asker, question: Callable[[int], Question]) -> Run:
-        """Drive a run to its end, and report its progress."""
-
         async def send(number: int, due_s: float | None) -> Sample:
             return await asker.ask(question(number), due_s)
 
@@ -214,17 +203,14 @@ class Benchmark:
 
 
 class _Questions:
-    """The questions of one point by number."""
-
     def __init__(self, settings: BenchSettings, spoken: Spoken, prompts: Prompts, point: int) -> None:
         self._settings, self._spoken, self._prompts, self._point = settings, spoken, prompts, point
 
     def of(self, number: int) -> Question:
-        """The question of request `number`."""
         return self._question(self._point, number)
 
     def warm_up(self, number: int) -> Question:
-        """A question for the warm-up; no point repeats it, except with a file of prompts."""
+        """A question for the warm-up; points do not repeat it, except with a file of prompts."""
         return self._question(_WARM_UP - self._point, number)
 
     def _question(self, point: int, number: int) -> Question:

@@ -1,7 +1,4 @@
-"""The target of requests: the parts of a server's URL, and the path of an API below it.
-
-Does: parse a URL, join paths. Does not: open connections. Used by the client and by `probing`.
-"""
+"""The target of requests: the parts of a server's URL, and the path of an API below it."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port in a URL's form."""
         return f"{'https' if self.is_secure else 'http'}://{self.netloc}"
 
     @property
@@ -35,9 +31,8 @@ class Target:
         return f"{host}:{self.port}"
 
     def endpoint(self, path: str) -> str:
-        """The path of an API's operation on this server: `path` below the URL, unless the URL already has it.
-
-        A version in the URL replaces the path's: http://host/v3 and /v1/completions make /v3/completions.
+        """The path of an operation on this server. A version in the URL replaces the path's: /v3 and /v1/chat make
+        /v3/chat.
         """
         if self.path.endswith(path):
             return self.path

@@ -1,7 +1,4 @@
-"""Writes a checkpoint's directory, which appears complete or not at all.
-
-Does: write shards, their index, config.json, and copies of the other files. Does not: compress. Called by `compression`.
-"""
+"""Writes a checkpoint's directory, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ _FOLDERS = ("additional_chat_templates",)
 
 
 class CheckpointWriter:
-    """A directory that becomes a checkpoint."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._shard: dict[str, Array] = {}
@@ -42,7 +37,6 @@ class CheckpointWriter:
         self._shard_bytes += tensor.nbytes
 
     def finish(self, config: dict[str, Any], source: Path) -> None:
-        """Write the remaining tensors, config.json, and the source's other files."""
         self._write_shard()
         self._name_shards()
         for path in source.iterdir():
@@ -80,10 +74,7 @@ def _shard_name(number: int) -> str:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A directory next to `path` that is renamed at the end of the block, or removed after an error.
-
-    Raises: OSError, also if `path` exists.
-    """
+    """A directory next to `path` that is renamed at the end of the block, or removed after an error. Raises: OSError."""
     if path.exists() or path.is_symlink():
         raise FileExistsError(f"{path} exists")
     beside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))

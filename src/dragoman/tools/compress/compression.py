@@ -1,8 +1,4 @@
-"""Compresses a checkpoint: scales, stores and writes its matrices.
-
-Does: run the steps; change tensors. Does not: choose factors (`scaling`), or know file formats. Called by
-`dragoman compress`, on the thread that asked.
-"""
+"""Compresses a checkpoint: scales, stores and writes its matrices. Called by `dragoman compress`, on its thread."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ _LEAST_SAMPLES = 128
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """The result of a compression. `num_matrices`: compressed; `num_scaled`: of these, with scaled columns."""
+    """The result. `num_scaled`: of the compressed matrices, those with scaled columns."""
 
     num_matrices: int
     num_scaled: int
@@ -61,9 +57,8 @@ class _Changes:
 def compress(
     model_dir: Path, out: Path, packing: Packing, windows: Sequence[Window], skip: str | None, progress: Progress
 ) -> Compressed:
-    """Write the compressed checkpoint to `out`. `windows`: text for calibration, may be empty; `skip`: a pattern of names.
-
-    Raises: ModelError if the model cannot be read or has nothing to compress; OSError.
+    """Write the compressed checkpoint. `windows`: calibration text. `skip`: a pattern of names. Raises: ModelError,
+    OSError.
     """
     raw_config = read_config(model_dir)
     model = _readable(raw_config)
@@ -85,7 +80,6 @@ def compress(
 
 
 def _readable(raw_config: dict[str, Any]) -> Family:
-    """The model, if its weights are numbers. Raises: ModelError."""
     if raw_config.get("quantization_config") is not None:
         raise ModelError("config.json has a quantization_config, allowed: a checkpoint that is not compressed yet")
     return read_model(raw_config)
@@ -121,7 +115,6 @@ def _read(
 
 
 def _is_wanted(group: InputGroup, shapes: Shapes, packing: Packing, skip: str | None) -> bool:
-    """True if a group's matrices can be compressed and are not skipped."""
     skipped = skip is not None and any(re.search(skip, name) for name in group.names)
     matrices = all(name.endswith(_WEIGHT) and len(shapes[name]) == 2 for name in group.names)
     return group.width % packing.group_size == 0 and matrices and not skipped
@@ -135,7 +128,6 @@ def _changes(
     packing: Packing,
     progress: Progress,
 ) -> _Changes:
-    """The changes of the tensors, chosen from the inputs of the groups' matrices."""
     changes = _Changes()
     for number, (group, kept) in enumerate(zip(groups, samples, strict=False)):
         progress("choosing factors", number / len(groups))
@@ -178,7 +170,6 @@ def _divide(group: InputGroup, factors: Array, changes: _Changes, source: Weight
 
 
 def _divided(tensor: Array, divisors: Array, offset: float) -> Array:
-    """A divided vector in its stored type."""
     values = (tensor.astype(np.float32) + np.float32(offset)) / divisors - np.float32(offset)
     return values.astype(tensor.dtype)
 
@@ -191,7 +182,6 @@ def _write(
     how: tuple[_Changes, Packing],
     progress: Progress,
 ) -> None:
-    """Write all tensors, those of `names` compressed."""
     changes, packing = how
     for number, (name, shape) in enumerate(shapes.items()):
         progress("compressing", number / len(shapes))
@@ -211,7 +201,7 @@ def _write(
 
 
 def _changed(matrix: Array, divisors: Array | None, factors: Array | None) -> Array:
-    """A matrix with scaled rows and columns; it keeps its type unless columns change, as these are compressed next."""
+    """A matrix with scaled rows and columns. Keeps its type unless columns change, as these are compressed next."""
     values = matrix.astype(np.float32)
     if divisors is not None:
         values /= divisors[:, None]
@@ -228,6 +218,5 @@ def _tensor(source: WeightSource, name: str, shapes: Shapes) -> Array:
 
 
 def _ignored(shapes: Shapes, names: set[str]) -> list[str]:
-    """The modules with an uncompressed matrix."""
     others = [name for name, shape in shapes.items() if name.endswith(_WEIGHT) and len(shape) > 1 and name not in names]
     return sorted({"lm_head", *(name.removesuffix(_WEIGHT) for name in others)})

@@ -1,8 +1,7 @@
 """Packs compressed matrices in compressed-tensors' format pack-quantized.
 
-Does: make tensors and their entry in config.json. Does not: compress, or write files. Called by `compression`.
-Source: github.com/vllm-project/compressed-tensors, "pack-quantized": integers of 32 bits hold values of few bits, the first
-in the lowest; weights are packed along a row, zero points down a column.
+Source: github.com/vllm-project/compressed-tensors, "pack-quantized": integers of 32 bits hold values of few bits, the
+first in the lowest; weights are packed along a row, zero points down a column.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ Array = np.ndarray[Any, Any]
 
 
 def packed_tensors(module: str, matrix: Grouped, bits: int) -> dict[str, Array]:
-    """The tensors that replace a module's weight."""
     rows, groups, size = matrix.values.shape
     zero_points = _packed(np.ascontiguousarray(matrix.zero_points[:, :, 0].T), bits)
     return {
@@ -57,7 +55,7 @@ def quantization_config(packing: Packing, ignored: Sequence[str]) -> dict[str, A
 
 
 def _packed(values: Array, bits: int) -> Array:
-    """Values u8 [rows, columns] in integers of 32 bits [rows, columns / (32 / bits)]; missing ones at the end are zero."""
+    """Values u8 [rows, columns] in integers of 32 bits [rows, columns / (32 / bits)], filled up with zeros."""
     count = 32 // bits
     padded = np.pad(values, ((0, 0), (0, -values.shape[1] % count)))
     packed = pack_int4(padded) if bits == 4 else padded.reshape(-1)

@@ -1,7 +1,4 @@
-"""Runs a model over a text and samples the inputs of its matrices.
-
-Does: compile the graph with further outputs, read windows, collect rows. Does not: change weights. Called by `compression`.
-"""
+"""Runs a model over a text and samples the inputs of its matrices."""
 
 from __future__ import annotations
 

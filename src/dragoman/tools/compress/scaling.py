@@ -1,8 +1,7 @@
 """Chooses factors for the columns of matrices before these are compressed.
 
-Does: arithmetic over matrices and their inputs. Does not: read or write checkpoints. Called by `compression`.
-Source: AWQ (arXiv:2306.00978), section 3.2: channels with large numbers get finer steps; the best power of their size is
-searched.
+Source: AWQ (arXiv:2306.00978), section 3.2: channels with large numbers get finer steps, by the best power of their
+size.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _PARTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The format of compressed matrices."""
-
     bits: int
     group_size: int
 

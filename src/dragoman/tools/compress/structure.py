@@ -1,11 +1,8 @@
 """Finds out from a model's graph which matrices share an input, and what computes it.
 
-Does: watch the graph while it is built, then look at its nodes. Does not: know families, run the graph, or change weights.
-Used by `compression`, on the thread that asked.
-
-Columns of matrices can be multiplied by factors if their input is divided by them. That works in three cases. The input
-comes out of a norm (its weight is divided). It is a product with another matrix's rows (these are divided). It is a
-mixture of values (the rows of their matrix are divided). Nothing else may read the input.
+Columns of matrices can be multiplied by factors if their input is divided by them, and nothing else reads it. There are
+three cases. The input comes out of a norm (its weight is divided). It is a product with a matrix's rows (these are
+divided). It is a mixture of values (the rows of their matrix are divided).
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ _PASSING = ("Unsqueeze", "Gather", "Reshape")  # operations that keep a token's 
 class Divided:
     """The tensors that are divided by the factors. `names`: with one number or row per factor.
 
-    `offset`: of a norm that multiplies by `offset` + weight. `num_heads`: heads of a mixture of values, 0 = not a mixture;
-    `num_kv_heads`: heads of the values, each read by several consecutive heads.
+    `offset`: of a norm that multiplies by `offset` + weight. `num_heads`: heads of a mixture of values, 0 = not a
+    mixture; `num_kv_heads`: heads of the values, each read by several consecutive heads.
     """
 
     names: tuple[str, ...]
@@ -36,10 +33,7 @@ class Divided:
 
 @dataclass(frozen=True, slots=True)
 class InputGroup:
-    """Matrices with the same input. `names`: their tensors; `node`: the input [tokens, ..., width].
-
-    `divided` None = nothing can be divided.
-    """
+    """Matrices with the same input. `node`: the input [tokens, ..., width]. `divided` None = nothing can be divided."""
 
     names: tuple[str, ...]
     node: Node
@@ -70,11 +64,9 @@ class Structure:
         self._norms: dict[Any, _Norm] = {}
 
     def product(self, tensors: Weights, x: Node, result: Node, *, bias: bool) -> None:
-        """See `GraphWatcher`."""
         self._products.append(_Product(tensors, x, result, bias))
 
     def norm(self, tensors: Weights, result: Node, *, offset: float, bias: bool) -> None:
-        """See `GraphWatcher`."""
         self._norms[_key(result)] = _Norm(tensors, offset, bias)
 
     def groups(self, layers: str) -> list[InputGroup]:
@@ -103,7 +95,6 @@ class Structure:
         return groups
 
     def _only(self, x: Node, readers: list[_Product]) -> bool:
-        """True if only these products read `x`."""
         return len(x.get_target_inputs()) == len(readers) and all(
             target.get_node().get_type_name() == "MatMul" for target in x.get_target_inputs()
         )

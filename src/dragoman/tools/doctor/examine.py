@@ -1,8 +1,4 @@
-"""Examines the machine, part by part.
-
-Does: call the parts in an order in which no failure hides its cause. Does not: print or know options. Called by the doctor
-command, on the main thread.
-"""
+"""Examines the machine, in an order in which a failure does not hide its cause. On the main thread."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ class ToldModel:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The subject of an examination. `limit`, `find`, `machine`, `affinity`: see the parts; tests replace them.
+    """The subject of an examination. `limit`, `find`, `machine`, `affinity`: tests replace them.
 
     `tell_model` reads the model, given the available bytes; called last, since its imports may fail.
     """

@@ -1,8 +1,4 @@
-"""Computes the rolling engine's sizes for a model on this machine.
-
-Does: use the engine's own arithmetic before a load. Does not: load the model, or judge.
-Called by the doctor command, on the main thread; importing this imports the runtime.
-"""
+"""Computes the rolling engine's sizes for a model on this machine. Importing this imports the runtime."""
 
 from __future__ import annotations
 

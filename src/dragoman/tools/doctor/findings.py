@@ -1,7 +1,4 @@
-"""The findings of the doctor: sections of facts, and problems with their remedies.
-
-Does: hold values, read the small files in which Linux describes itself. Does not: examine or print. Immutable.
-"""
+"""The findings of the doctor: sections of facts, and problems with their remedies."""
 
 from __future__ import annotations
 
@@ -11,13 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 Level = Literal["problem", "warning", "note"]
-"""A problem would prevent serving; a warning costs speed or comfort; a note is good to know."""
+"""A problem would prevent serving; a warning costs speed or comfort."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem, in a line, and its remedy, in another."""
-
     level: Level
     text: str
     mend: str
@@ -47,12 +42,10 @@ class Places:
             return ""
 
     def number(self, path: str) -> int | None:
-        """The number in the file; None if there is none."""
         text = self.text(path)
         return int(text) if text.isdecimal() else None
 
     def names(self, path: str, pattern: str) -> Iterator[str]:
-        """The names in that directory that match."""
         yield from sorted(entry.name for entry in (self.root / path).glob(pattern))
 
 

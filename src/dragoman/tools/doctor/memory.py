@@ -1,7 +1,4 @@
-"""Examines the memory for models: its size, its speed, and the limits of the process.
-
-Does: read Linux' facts, measure for less than a second. Does not: know models. Called by `examine`.
-"""
+"""Examines the memory for models: its size, its speed (for less than a second), and the limits of the process."""
 
 from __future__ import annotations
 
@@ -21,11 +18,7 @@ Limit = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Facts about memory, in bytes. `huge_pages`: "always", "madvise", "never", None = unknown.
-
-    `available_bytes`: for this process, within its groups' limits. `address_space_bytes`: the most that it may map, None =
-    no limit. `bytes_per_s`: read by all cores together, None = no room to measure.
-    """
+    """Facts about memory, in bytes. `available_bytes`: within the groups' limits. `bytes_per_s`: read by all cores."""
 
     total_bytes: int | None
     available_bytes: int
@@ -53,7 +46,6 @@ def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -
 
 
 def memory_section(facts: MemoryFacts) -> Section:
-    """The section on memory, with its problems."""
     total = f" of {in_gb(facts.total_bytes)}" if facts.total_bytes is not None else ""
     speed = "too little to measure its speed" if facts.bytes_per_s is None else f"reads {in_gb(facts.bytes_per_s)}/s"
     pages = f", huge pages: {facts.huge_pages}" if facts.huge_pages else ""

@@ -1,8 +1,4 @@
-"""Estimates a model on this machine: its storage, its memory and its speed.
-
-Does: estimate from sizes and the measured speed of memory. Does not: read or load the model. Called by
-`examine`.
-"""
+"""Estimates a model's storage, memory and speed on this machine, from sizes and the measured speed of memory."""
 
 from __future__ import annotations
 
@@ -20,10 +16,8 @@ _SMALL_WEIGHTS = 256 << 20  # below, reading does not dominate a step
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model. `weights_type`: of the stored weights. `least_bytes`: weights with the smallest cache.
-
-    `cache_bytes`: a server's cache at present, for `cached_tokens`. `context`: tokens. `reads_all`: a token reads all
-    weights; False with experts.
+    """Facts about a model. `least_bytes`: weights with the smallest cache. `reads_all` False: a token uses some
+    experts.
     """
 
     name: str

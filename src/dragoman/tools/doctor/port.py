@@ -1,7 +1,4 @@
-"""Checks that the server's port is free, or finds the process that uses it.
-
-Does: open and close the port, look through the visible processes. Does not: keep it. Called by `examine`.
-"""
+"""Checks that the server's port is free, or finds the process that uses it."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ def port_section(places: Places, host: str, port: int) -> Section:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen like the server, then close. Raises: OSError."""
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 

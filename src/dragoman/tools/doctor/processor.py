@@ -1,7 +1,5 @@
-"""Examines the processor: its instructions, usable cores and power settings.
-
-Does: read Linux' facts. Does not: decide how models run (`models.profile` does), or use the runtime, which may not even
-start here. Called by `examine`.
+"""Examines the processor: its instructions, usable cores and power settings. Does not use the runtime, which may not
+start.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ _POWER_SAVING = "powersave"
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFacts:
-    """Facts about the processor. `cores`: logical cores; `usable_cores`: those for this process. `memory_nodes`: NUMA.
-
-    `quota_cores`: the groups' time limit in cores, None = no limit. `governor` None = unknown.
+    """Facts about the processor. `cores`: logical. `memory_nodes`: NUMA. `quota_cores`: the groups' time limit, None =
+    none.
     """
 
     name: str
@@ -55,7 +52,7 @@ class ProcessorFacts:
 
 
 def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | None = None) -> ProcessorFacts:
-    """The facts about the processor. `machine`: "" = this architecture. `affinity`: the usable cores, None = by Linux."""
+    """The facts. `machine`: "" = this architecture. `affinity`: the usable cores, None = by Linux."""
     machine = machine or platform.machine()
     text = places.text("proc/cpuinfo")
     fields = dict(_fields(text))
@@ -74,7 +71,6 @@ def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | 
 
 
 def processor_section(facts: ProcessorFacts) -> Section:
-    """The section on the processor, with its problems."""
     usable = f", {facts.usable_cores} of them usable" if facts.usable_cores < facts.cores else ""
     quota = f", {facts.quota_cores:g} cores' worth of time allowed" if facts.quota_cores is not None else ""
     nodes = f", {facts.memory_nodes} memory nodes" if facts.memory_nodes > 1 else ""
@@ -137,7 +133,6 @@ def _threads(count: int) -> str:
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
-    """The fields of the first core."""
     for line in text.partition("\n\n")[0].splitlines():
         name, colon, value = line.partition(":")
         if colon:

@@ -1,7 +1,4 @@
-"""The doctor's report: a table for people, JSON for programs.
-
-Does: format. Does not: examine. Called by the doctor command.
-"""
+"""The doctor's report: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,12 +18,10 @@ def findings_of(sections: Sequence[Section]) -> list[Finding]:
 
 
 def prevents_serving(sections: Sequence[Section]) -> bool:
-    """True if a finding prevents a server's start."""
     return any(finding.level == "problem" for finding in findings_of(sections))
 
 
 def report_text(sections: Sequence[Section]) -> str:
-    """The sections, then the findings with their remedies."""
     lines = []
     for section in sections:
         for index, line in enumerate(section.lines):

@@ -1,7 +1,4 @@
-"""Examines the software: Python, installed and missing packages, and a GPU without its package.
-
-Does: read the names and versions of installed packages. Does not: import them. Called by `examine`.
-"""
+"""Examines the software: Python, installed and missing packages, and a GPU without its package. Imports none of them."""
 
 from __future__ import annotations
 
@@ -32,10 +29,8 @@ _AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel
 
 @dataclass(frozen=True, slots=True)
 class SoftwareFacts:
-    """Facts about the software. `versions`: of needed packages, None = missing. `pins`: required beginnings of versions.
-
-    `extras`: installed ones, `others`: missing ones. `kernels_lack`: the reason why the library of kernels is missing.
-    `has_stale_kernels`: it was built from other sources than the clone's.
+    """Facts about the software. `versions` None = missing. `pins`: required beginnings of versions. `others`: missing
+    extras.
     """
 
     versions: dict[str, str | None]
@@ -77,7 +72,6 @@ def software_facts(devices: Path, find: Version = version) -> SoftwareFacts:
 
 
 def software_section(facts: SoftwareFacts) -> Section:
-    """The section on the software, with its problems."""
     packages = ", ".join(f"{name} {facts.versions.get(name) or 'missing'}" for name in _TOLD)
     extras = f"extras: {', '.join(facts.extras) or 'none'}"
     others = f" (not installed: {', '.join(facts.others)})" if facts.others else ""

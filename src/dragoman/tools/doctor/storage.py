@@ -1,7 +1,4 @@
-"""Examines the caches of models and their builds: write access, size, speed.
-
-Does: look, and write a temporary file. Does not: know the contents. Called by `examine`.
-"""
+"""Examines the caches of models and their builds: write access, size, speed. Writes a temporary file."""
 
 from __future__ import annotations
 
@@ -24,9 +21,7 @@ _MANY_FILES = 100_000  # files to add up; more would take too long
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A directory that a server writes. `purpose`: its content; `lost`: the consequence without write access; `mend`: the
-    remedy.
-    """
+    """A directory that a server writes. `lost`: the consequence without write access; `mend`: the remedy."""
 
     name: str
     path: Path
@@ -48,7 +43,6 @@ class CacheFacts:
 
 
 def cache_facts(cache: Cache, *, measures: bool) -> CacheFacts:
-    """The facts about a cache. `measures`: also the disk's speed, which takes up to a second."""
     parent = cache.path
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -59,7 +53,6 @@ def cache_facts(cache: Cache, *, measures: bool) -> CacheFacts:
 
 
 def storage_section(found: tuple[CacheFacts, ...], *, is_offline: bool) -> Section:
-    """The section on the caches, with their problems."""
     lines = [*map(_line, found)] + (["the network is not used: HF_HUB_OFFLINE is set"] if is_offline else [])
     told = {
         "caches": [

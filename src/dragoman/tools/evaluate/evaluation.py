@@ -1,8 +1,4 @@
-"""Scores a model on a text, optionally beside a reference model.
-
-Does: run windows piece by piece, add up scores. Does not: load models or read files. Called by `dragoman eval`, on the
-thread that asked.
-"""
+"""Scores a model on a text, optionally beside a reference model. Called by `dragoman eval`, on its thread."""
 
 from __future__ import annotations
 
@@ -21,9 +17,8 @@ from dragoman.tools.evaluate.windows import EvaluationError, Window
 def evaluate(
     loaded: LoadedModel, windows: Sequence[Window], progress: Progress, reference: LoadedModel | None = None
 ) -> Measures:
-    """The measures of a model over the windows, compared with `reference`. Takes a few bytes of memory per token.
-
-    Raises: EvaluationError if a model's logits are not numbers.
+    """The measures of a model over the windows, compared with `reference`. Raises: EvaluationError for logits that are
+    not finite.
     """
     models = [loaded] if reference is None else [loaded, reference]
     vocab_size = min(model.facts.vocab_size for model in models)
@@ -39,7 +34,6 @@ def evaluate(
 
 
 def _window_scores(readers: Sequence[WindowReader], window: Window, vocab_size: int) -> list[TokenScores]:
-    """The scores of a window's tokens, one part per piece."""
     tokens = np.array(window.token_ids, dtype=np.int64)
     # the last row predicts an unknown token
     pieces = [reader.read(window.token_ids[:-1], window.first_scored - 1) for reader in readers]

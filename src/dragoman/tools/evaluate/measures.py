@@ -1,7 +1,4 @@
-"""The numbers of an evaluation, token by token and for a whole text.
-
-Does: arithmetic over logits. Does not: run models. Called by `evaluation`, on the thread that asked.
-"""
+"""The numbers of an evaluation, token by token and for a whole text."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ _ROWS = 16  # rows at a time, which stay in the processor's caches
 
 
 class TokenScores(NamedTuple):
-    """Scores of each token, and with a reference its scores and the comparison. Shapes: all [tokens].
+    """Scores of each token. Shapes: all [tokens]; without a reference all but the first are empty.
 
-    `surprises`, `reference_surprises`: minus the log-probability, in nats. `divergences`: of the whole distributions,
-    KL(reference || model) in nats. `agrees`: both have the same most likely token.
+    `surprises`, `reference_surprises`: minus the log-probability, in nats. `divergences`: KL(reference || model) in
+    nats. `agrees`: both have the same most likely token.
     """
 
     surprises: Array
@@ -42,10 +39,10 @@ class Measures:
 
 
 def score_tokens(logits: Array, targets: Array, reference: Array | None = None) -> TokenScores:
-    """The scores of the tokens `targets`, each of which follows a row of logits.
+    """The scores of the tokens `targets`, each of which follows a row of logits. Raises: ValueError for logits that are
+    not finite.
 
-    Shapes: logits and reference f32 [tokens, vocab], targets i64 [tokens]; without a reference the other arrays are empty.
-    Raises: ValueError if a logit is not a number.
+    Shapes: logits and reference f32 [tokens, vocab], targets i64 [tokens].
     """
     parts = [
         _scores(logits[rows], targets[rows], None if reference is None else reference[rows])
@@ -55,12 +52,10 @@ def score_tokens(logits: Array, targets: Array, reference: Array | None = None) 
 
 
 def joined_scores(parts: Sequence[TokenScores]) -> TokenScores:
-    """The scores of several pieces of a text."""
     return TokenScores(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def measures_of(scores: TokenScores) -> Measures:
-    """The measures from the scores."""
     perplexity = float(np.exp(scores.surprises.mean()))
     if not len(scores.divergences):
         return Measures(len(scores.surprises), perplexity)

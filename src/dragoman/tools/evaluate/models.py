@@ -1,7 +1,4 @@
-"""Loads a model like the rolling engine, for evaluation.
-
-Does: load a model without its vision tower by a setup's options. Does not: resolve options. Called by `dragoman eval`.
-"""
+"""Loads a model like the rolling engine, for evaluation."""
 
 from __future__ import annotations
 

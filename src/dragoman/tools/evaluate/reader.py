@@ -1,7 +1,5 @@
-"""Runs a loaded model over windows of text, and returns all logits.
-
-Does: drive the forward runner, piece by piece, with block tables of one sequence. Does not: sample, schedule or score. Used
-by `evaluation` and by `compress`, on the thread that asked.
+"""Runs a loaded model over windows of text, and returns all logits. Used by `evaluation` and `compress`, on their
+thread.
 """
 
 from __future__ import annotations
@@ -49,9 +47,10 @@ class WindowReader:
         self._runner.close()
 
     def read(self, token_ids: Sequence[int], first_row: int = 0) -> Iterator[tuple[int, Array]]:
-        """For each piece, the token index of its first row and the logits f32 [rows, vocab].
+        """For each piece, the token index of its first row and the logits f32 [rows, vocab], valid until the next
+        piece.
 
-        Omits rows before `first_row`. Logits are valid until the next piece.
+        Omits rows before `first_row`.
         """
         num_tokens = len(token_ids)
         for begin in range(0, num_tokens, self._piece):

@@ -1,7 +1,4 @@
-"""Writes the measures of an evaluation, for people or as JSON.
-
-Does: format. Does not: measure. Called by `dragoman eval`.
-"""
+"""Writes the measures of an evaluation, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from dragoman.tools.evaluate.measures import Measures
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The subject of an evaluation: model and reference with their weight types, and the windows' tokens."""
-
     model: str
     dtype: str
     against: str | None
@@ -32,7 +27,6 @@ def evaluation_json(evaluated: Evaluated, measures: Measures) -> str:
 
 
 def evaluation_text(evaluated: Evaluated, measures: Measures) -> str:
-    """The measures as a table."""
     rows = [
         ("model", f"{evaluated.model} ({evaluated.dtype})"),
         ("text", f"{measures.num_tokens} tokens of {evaluated.text}, in windows of {evaluated.window}"),

@@ -1,8 +1,4 @@
-"""Turns a file of text into tokens, and checks that two models share their tokens.
-
-Does: read, tokenise, compare tokenizers. Does not: cut windows or run models. Called by `dragoman eval` and `dragoman
-compress`, on the thread that asked.
-"""
+"""Turns a file of text into tokens, and checks that two models share their tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Cuts a text's tokens into windows that fit a model's context.
-
-Does: choose each window's tokens, and which of them are scored. Does not: run a model. Called by `evaluation` and by
-`compress`, on the thread that asked.
-"""
+"""Cuts a text's tokens into windows that fit a model's context."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from dataclasses import dataclass
 
 
 class EvaluationError(ValueError):
-    """A text or a model cannot be evaluated; the message, one line, says why."""
+    """A text or a model cannot be evaluated; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +19,6 @@ class Window:
 
     @property
     def num_scored(self) -> int:
-        """The number of scored tokens."""
         return len(self.token_ids) - self.first_scored
 
 
@@ -46,9 +41,8 @@ def cut_windows(token_ids: Sequence[int], size: int, stride: int, start: Sequenc
 
 
 def cut_text(token_ids: Sequence[int], size: int, stride: int | None, start: Sequence[int] = ()) -> list[Window]:
-    """The windows of a whole text; `stride` None = all tokens of a window.
-
-    Raises: EvaluationError for fewer than two tokens.
+    """The windows of a whole text; `stride` None = all tokens of a window. Raises: EvaluationError for fewer than two
+    tokens.
     """
     windows = list(cut_windows(token_ids, size, stride or size - len(start), start))
     if not windows:

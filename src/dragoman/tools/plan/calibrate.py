@@ -1,11 +1,7 @@
-"""Measures the cost of steps in service: sends requests to a server, and fits costs to its step log.
+"""Measures the cost of steps in service: sends requests to a server, and fits costs to its step log. On the main
+thread.
 
-Does: run different numbers of decoding sequences and pieces of prompts, alone and together, with short and long contexts;
-run clients with the planned requests; fit the costs. Does not: start the server or speak HTTP (the command
-line does), or simulate. Called by the plan, on the main thread; nothing else should compute meanwhile.
-
-Steps are measured in a server, over HTTP, because they take longer there: HTTP, the tokenizer and, on this machine, the
-clients compute beside them.
+Steps are measured over HTTP, because HTTP, the tokenizer and the clients compute beside them.
 """
 
 from __future__ import annotations
@@ -62,29 +58,21 @@ class Answer:
 
 
 class Service(Protocol):
-    """A server whose steps are logged."""
-
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
-        """Send a request with a unique prompt, and return its answer. Cancelling this ends the request.
-
-        Raises: CalibrationFailed.
-        """
+        """Send a request with a unique prompt; cancelling this ends it. Raises: CalibrationFailed."""
         ...
 
 
 class Report(Protocol):
-    """Receives reports of progress."""
-
     def __call__(self, stage: str, fraction: float, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases to measure, in tokens. `counts`: of decoding sequences. `pieces`: of prompts.
+    """The cases to measure, in tokens. `counts`: of decoding sequences. `pieces`: of prompts; of `parts` several fill a
+    step.
 
-    `parts`: prompts of which several fill a step. `long`: the long context. `longest`: the longest possible sequence.
-    `clients`: numbers of clients with the planned requests, of `usual` prompt and completion tokens. Each number of clients
-    runs for `clients_s` seconds, longer if some of them have no answer by then.
+    `clients`: numbers of clients with `usual` prompt and completion tokens, each for `clients_s` seconds or longer.
     """
 
     counts: tuple[int, ...]
@@ -128,15 +116,11 @@ class Asked:
     in_service: list[tuple[float, float]] = field(default_factory=list)
 
     def is_in_service(self, time_s: float) -> bool:
-        """True if clients sent the planned requests at `time_s`."""
         return any(begin_s <= time_s <= end_s for begin_s, end_s in self.in_service)
 
 
 def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_counter) -> tuple[list[Stage], Asked]:
-    """All measurements, in rounds, and the record of their requests; stages leave no request running.
-
-    A stage raises: CalibrationFailed.
-    """
+    """All measurements, in rounds, and the record of their requests. A stage raises: CalibrationFailed."""
     stages, order = _Stages(service, cases, clock), random.Random(0)
     todo = stages.all()
     return [stage for _ in range(_NUM_ROUNDS) for stage in order.sample(todo, len(todo))], stages.asked
@@ -153,15 +137,12 @@ async def ask_all(service: Service, cases: Cases, report: Report, clock: Callabl
 
 
 class _Stages:
-    """The stages of a round."""
-
     def __init__(self, service: Service, cases: Cases, clock: Callable[[], float]) -> None:
         self._service, self._cases, self._clock = service, cases, clock
         self._lengths = random.Random(1)
         self.asked = Asked()
 
     def all(self) -> list[Stage]:
-        """The stages, each to be run alone."""
         cases, most = self._cases, self._cases.counts[-1]
         stages: list[Stage] = [partial(self._decode, count, _SHORT_PROMPT, _DECODE_STEPS) for count in cases.counts]
         stages += [partial(self._compute, piece, 1) for piece in cases.pieces]
@@ -172,18 +153,15 @@ class _Stages:
         return stages + [partial(self._serve, count) for count in cases.clients]
 
     async def _decode(self, count: int, prompt_tokens: int, num_steps: int) -> None:
-        """Decode `count` sequences for `num_steps` steps."""
         await asyncio.gather(*(self._ask(prompt_tokens, num_steps) for _ in range(count)))
 
     async def _compute(self, prompt_tokens: int, count: int) -> None:
-        """Compute `count` prompts together, several times."""
         for _ in range(_REPEATS):
             answers = await asyncio.gather(*(self._ask(prompt_tokens, 1) for _ in range(count)))
             if count == 1:
                 self.asked.alone += answers
 
     async def _compute_beside(self) -> None:
-        """Compute prompts while other sequences decode."""
         cases = self._cases
         num_others = max(min(cases.counts[-1] // 2, _NUM_LONG), 1)
         others = [asyncio.create_task(self._ask(_SHORT_PROMPT, cases.longest)) for _ in range(num_others)]
@@ -231,7 +209,6 @@ class _Stages:
 
 
 async def _end(tasks: Sequence[asyncio.Task[Answer]] | Sequence[asyncio.Task[None]]) -> None:
-    """Cancel the running tasks, and wait for them."""
     for task in tasks:
         task.cancel()
     for task in tasks:
@@ -240,7 +217,7 @@ async def _end(tasks: Sequence[asyncio.Task[Answer]] | Sequence[asyncio.Task[Non
 
 
 def logged_steps(path: Path) -> list[LoggedStep]:
-    """The steps in a log. Raises: CalibrationFailed, one line, for another file."""
+    """The steps in a log. Raises: CalibrationFailed."""
     try:
         return read_step_log(path)
     except (OSError, msgspec.DecodeError) as error:
@@ -248,10 +225,7 @@ def logged_steps(path: Path) -> list[LoggedStep]:
 
 
 def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCosts:
-    """The costs by a log. `asked`: the sent requests, None = the log is of ordinary service.
-
-    Raises: CalibrationFailed if the log has too few steps.
-    """
+    """The costs by a log. `asked` None = the log is of ordinary service. Raises: CalibrationFailed for too few steps."""
     in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
     measured = _measured(steps)
     counted = _without_firsts(measured, in_service)
@@ -266,7 +240,6 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
 
 
 def _measured(steps: Sequence[LoggedStep]) -> list[MeasuredStep]:
-    """The measured steps of a log without gaps."""
     sizes = [0, *(step.work.num_tokens for step in steps)]
     changes = [before != size for before, size in pairwise(sizes)]
     return [MeasuredStep(step.work, step.seconds, is_change) for step, is_change in zip(steps, changes, strict=True)]

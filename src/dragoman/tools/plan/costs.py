@@ -1,17 +1,9 @@
 """The cost of an engine step as a function of its content: fitted to measured steps, kept as JSON.
 
-Does: fit costs to measured steps, read and write them. Does not: measure (`calibrate` does) or simulate. Called by the plan,
-on the main thread.
-
-A step's seconds are the sum of these parts:
-- a function of its tokens, linear between measured sizes: few tokens wait for the weights, many for the arithmetic;
-- a cost per row of logits;
-- a cost of having prompts in it, which attention computes apart, and whose requests HTTP handles meanwhile;
-- a cost of another number of tokens than in the step before, for which every kernel is prepared again;
-- a cost per token of context that attention reads, for decoding and for prompts, in each cache kind.
-
-No part is negative, so that more work never costs less. The deviations of measured steps are kept too, as a series in time:
-a machine is slow for moments or seconds, whatever steps run then.
+A step's seconds are a sum. Its tokens count linearly between measured sizes: few wait for the weights, many for the
+arithmetic. Each row of logits, and each token of context that attention reads, in each cache kind, has a cost. So have
+prompts (attention computes them apart, HTTP handles their requests) and another number of tokens than before (kernels
+are prepared again).
 """
 
 from __future__ import annotations
@@ -43,14 +35,14 @@ class CostsError(ValueError):
 
 
 class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The costs of steps, in seconds. `tokens`: (tokens, seconds) of steps by their tokens, ascending in both.
+    """The costs of steps, in seconds, never negative. `tokens`: (tokens, seconds), ascending in both, linear between
+    two sizes.
 
-    It is linear between two sizes, and beyond the largest continues the last slope. `row_s`: per row of logits.
-    `context_s`, `pair_s`: per token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
-    `fingerprint` identify the measured model, "" = unknown; `deviation`: the median relative deviation of measured steps.
-    `slowness`: for measured steps in order, their seconds, and these relative to their cost here; empty = always 1.
-    `http_s`: a client's wait for a token besides the steps. `prompt_s`: of a step with prompts of any number and length.
-    `change_s`: of a step with another number of tokens than the one before.
+    `context_s`, `pair_s`: per token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model`,
+    `fingerprint`: "" = unknown. `deviation`: the median relative one. `slowness`: measured steps in order, their
+    seconds, and these relative to their cost, as a machine is slow for moments; empty = always 1. `http_s`: a client's
+    wait besides the steps. `prompt_s`: of a step with prompts. `change_s`: of a step with another number of tokens than
+    the one before.
     """
 
     tokens: tuple[tuple[int, float], ...]
@@ -100,7 +92,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_costs(path: Path) -> StepCosts:
-    """The costs in a file. Raises: CostsError, one line, if it has none."""
+    """The costs in a file. Raises: CostsError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=StepCosts)
     except (OSError, msgspec.DecodeError) as error:
@@ -108,7 +100,7 @@ def read_costs(path: Path) -> StepCosts:
 
 
 def write_costs(path: Path, costs: StepCosts) -> None:
-    """Keep costs. Raises: CostsError if the file cannot be written."""
+    """Raises: CostsError if the file cannot be written."""
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
     except OSError as error:
@@ -173,9 +165,7 @@ def _knots(sizes: Sequence[int]) -> list[int]:
 
 
 def _row(step: MeasuredStep, knots: Sequence[int]) -> list[float]:
-    """The factor of each unknown in a step: the smallest step, the rises from knot to knot, rows, prompts, a change,
-    contexts, pairs.
-    """
+    """The factors of the unknowns: smallest step, rises between knots, rows, prompts, a change, contexts, pairs."""
     work = step.work
     rises = []
     for left, right in pairwise(knots):

@@ -1,8 +1,4 @@
-"""One replica for the simulation: the limits of its engine, and the blocks of its cache.
-
-Does: derive them from a model's files and the options, like the engine's factory; arithmetic over the cache. Does not:
-load a model. Called by the plan, on the main thread.
-"""
+"""One replica for the simulation: the limits of its engine, and the blocks of its cache."""
 
 from __future__ import annotations
 
@@ -17,10 +13,7 @@ from dragoman.engine.rolling.needs import expected_engine, settled_options
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """An engine and its cache. `block_bytes`: per block of each cache kind. `needs`: the uses of its memory.
-
-    `vocab_size`: the model's number of tokens.
-    """
+    """An engine and its cache. `block_bytes`: per block of each cache kind. `needs`: the uses of its memory."""
 
     limits: RollingConfig
     pools: tuple[CachePool, ...]
@@ -39,7 +32,6 @@ class Replica:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of all blocks."""
         return sum(pool.num_blocks * size for pool, size in zip(self.pools, self.block_bytes, strict=True))
 
     def sequence_bytes(self, num_tokens: int) -> int:

@@ -1,7 +1,4 @@
-"""A plan as a table for people, and as JSON.
-
-Does: text and plain values. Does not: compute what is in them. Called by the command line.
-"""
+"""A plan as a table for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ def plan_json(plan: Plan, replica: Replica, deviation: float, disk_bytes_per_s: 
 
 
 def plan_text(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes_per_s: float) -> str:
-    """The plan as a table. `name`: of the model."""
     return "\n".join(_lines(name, plan, replica, deviation, disk_bytes_per_s)) + "\n"
 
 
@@ -101,7 +97,6 @@ def _simulated(load: Load) -> str:
 
 
 def _windows(replica: Replica) -> str:
-    """A text on a sequence's bytes in layers with windows or states."""
     kinds = zip(replica.pools, replica.block_bytes, strict=True)
     sizes = [size * -(-pool.window // replica.block_size) for pool, size in kinds if pool.window]
     return f", and {sum(sizes):,} of a sequence in layers with a window or a state" if sizes else ""

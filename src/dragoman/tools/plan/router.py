@@ -1,10 +1,7 @@
-"""Chooses the replica for a request by the rules of a router, and estimates their effect on the replicas' prefix caches.
+"""Chooses the replica for a request by the rules of a router, and computes one replica's share of all requests.
 
-Does: choose among simulated replicas; compute one replica's share of all requests. Does not: send anything.
-Called by the simulation and the sizing.
-
-Prefix affinity is rendezvous hashing (Thaler and Ravishankar, 1998) with bounded load (arXiv:1608.01350): a prefix ranks all
-replicas, and goes to the first whose outstanding requests are below the bound.
+Prefix affinity is rendezvous hashing (Thaler and Ravishankar, 1998) with bounded load (arXiv:1608.01350): a prefix
+ranks all replicas, and goes to the first whose outstanding requests are below the bound.
 """
 
 from __future__ import annotations
@@ -25,21 +22,16 @@ _Hashes = npt.NDArray[np.uint64]
 
 
 class Router(Protocol):
-    """Chooses replicas."""
-
     def choose(self, prefix: int, outstanding: Sequence[int]) -> int:
         """The replica for a request with that prefix; `outstanding`: the unfinished requests of each replica."""
         ...
 
 
 class LeastOutstanding:
-    """Chooses the replica with the fewest outstanding requests; equal ones take turns."""
-
     def __init__(self) -> None:
         self._next = 0
 
     def choose(self, prefix: int, outstanding: Sequence[int]) -> int:
-        """See `Router`."""
         count = len(outstanding)
         chosen = min(range(count), key=lambda index: (outstanding[index], (index - self._next) % count))
         self._next = (chosen + 1) % count
@@ -47,13 +39,14 @@ class LeastOutstanding:
 
 
 class PrefixAffinity:
-    """Chooses the highest-ranked replica for the prefix that is not overloaded; without a prefix, the least outstanding."""
+    """Chooses the highest-ranked replica for the prefix that is not overloaded; without a prefix, the least
+    outstanding.
+    """
 
     def __init__(self) -> None:
         self._others = LeastOutstanding()
 
     def choose(self, prefix: int, outstanding: Sequence[int]) -> int:
-        """See `Router`."""
         if prefix == NO_PREFIX:
             return self._others.choose(prefix, outstanding)
         bound = most_requests(outstanding)
@@ -62,7 +55,6 @@ class PrefixAffinity:
 
 
 def router_of(kind: RouterKind) -> Router:
-    """A router of that kind."""
     return PrefixAffinity() if kind == "prefix" else LeastOutstanding()
 
 
@@ -70,10 +62,9 @@ def router_of(kind: RouterKind) -> Router:
 
 
 def share_of_first(workload: Workload, num_replicas: int, kind: RouterKind) -> Weights | None:
-    """The share of each prefix in the requests of the first of `num_replicas` replicas; None = the prefix's popularity.
+    """The share of each prefix in the requests of the first replica; None = its popularity. Shapes: [num_prefixes].
 
-    A prefix with more requests than one replica's load bound goes evenly to as many replicas as needed, the highest-ranked
-    ones. Shapes: [num_prefixes].
+    A prefix with more requests than one replica's load bound goes evenly to the highest-ranked ones, as many as needed.
     """
     if not workload.prefix_tokens or kind == "least-outstanding" or num_replicas == 1:
         return None

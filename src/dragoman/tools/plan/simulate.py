@@ -1,10 +1,5 @@
-"""Runs replicas in virtual time: the engine's step loop over a runner that only lets time pass.
-
-Does: drive `EngineCore`, with the engine's real scheduling, pacing, chunks, preemption and prefix cache; route arrivals;
-record the time of every token. Does not: know where costs come from. Called by the sizing, on the main thread.
-
-Time passes only in `forward`: the measured time of a whole step with that work. A client's further wait is the same for all
-tokens, and added when they are recorded.
+"""Runs replicas in virtual time: the engine's real step loop over a runner that only lets time pass. On the main
+thread.
 """
 
 from __future__ import annotations
@@ -37,8 +32,6 @@ _MOST_EARLIER_REQUESTS = 1000  # requests that fill a replica's prefix cache bef
 
 
 class VirtualTime:
-    """A clock that only moves when set."""
-
     def __init__(self) -> None:
         self.now_s = 0.0
 
@@ -47,14 +40,13 @@ class VirtualTime:
 
 
 class _Slowness:
-    """The machine's slow and fast moments in simulated time: random stretches of the measured ones.
+    """The machine's slow and fast moments in simulated time: random stretches of the measured ones, equal in all
+    simulations.
 
-    They follow time, not steps: another program takes the machine for a second, whatever runs meanwhile. So a long step has
-    the mean of many moments, and a slow second delays requests more than single slow steps. All simulations use the same.
+    They follow time, not steps: another program takes the machine for a second, whatever runs meanwhile.
     """
 
     def __init__(self, known: Sequence[tuple[float, float]]) -> None:
-        """`known`: see `StepCosts.slowness`."""
         self._known = known
         self._ends_s = list(accumulate(seconds for seconds, _ in known))
         self._chance = random.Random(0)
@@ -83,10 +75,7 @@ class _Slowness:
 
 
 class CostRunner:
-    """A ModelRunner whose steps take their cost, with equally likely tokens. `is_free`: steps take no time.
-
-    Durations of equal steps vary as in reality: the pacer learns from them, and delays prompts more if they vary more.
-    """
+    """A ModelRunner whose steps take their varying cost, from which the pacer learns. `is_free`: steps take no time."""
 
     def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
         self.block_size, self.pools = replica.block_size, replica.pools
@@ -98,7 +87,6 @@ class CostRunner:
         self._num_tokens = 0  # of the last step
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
-        """Logits of zero."""
         if not self.is_free:
             work = StepWork.of(batch)
             cost_s = self._costs.seconds(work, is_change=work.num_tokens != self._num_tokens)
@@ -142,12 +130,11 @@ class SimulatedReplica:
 
     @property
     def now_s(self) -> float:
-        """The replica's time: the end of its last step or idle period."""
+        """The end of its last step or idle period."""
         return self._time.now_s
 
     @property
     def has_work(self) -> bool:
-        """True if a step would run something."""
         return self._is_waiting or self._core.has_work()
 
     def num_outstanding(self, time_s: float) -> int:
@@ -167,7 +154,6 @@ class SimulatedReplica:
         return times
 
     def run_until(self, time_s: float) -> None:
-        """Run the steps that begin before that time."""
         while self.has_work and self._time.now_s < time_s:
             self.step()
 
@@ -210,9 +196,8 @@ def _output(delivery: Delivery) -> EngineOutput:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of a simulation. `duration_s`: until the last token. `hit_rate`: of prompt tokens, from the prefix cache.
-
-    `busy`: the share of the time in which a step ran, mean of all replicas.
+    """The result of a simulation. `busy`: the share of time in steps. `hit_rate`: of prompt tokens, from the prefix
+    cache.
     """
 
     times: tuple[RequestTimes, ...]
@@ -230,10 +215,9 @@ def simulate(
     routing: tuple[Router, int],
     weights: Weights | None = None,
 ) -> Run:
-    """Simulate replicas until all arrivals are answered. `routing`: router and number of replicas.
+    """Simulate replicas until all arrivals are answered. `routing`: router and number of replicas. Raises: CostsError.
 
-    `weights`: see `workload.arrivals`. With prefixes, earlier requests have filled the prefix caches. Raises: CostsError if
-    the costs do not fit.
+    `weights`: see `workload.arrivals`. With prefixes, earlier requests have filled the prefix caches.
     """
     router, num_replicas = routing
     replicas = [SimulatedReplica(replica, costs) for _ in range(num_replicas)]

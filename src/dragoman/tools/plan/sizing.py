@@ -1,10 +1,6 @@
-"""Computes the load of replicas, and the number needed for a rate within bounds on latency.
+"""Computes the load of replicas, and the number needed for a rate within bounds on latency. On the main thread.
 
-Does: run simulations of one replica, alone, saturated and under load, and of several behind a router; search. Does not:
-print. Called by the command line, on the main thread.
-
-Up to `MOST_TOGETHER` replicas are simulated together. Of more, one is simulated with a random share of the arrivals and
-prefixes: a router that knows the load does better.
+Of more than `MOST_TOGETHER` replicas, one is simulated with a random share of the requests: a router does better.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ _WAVES = 3  # waves of sequences that are counted in a saturated replica
 
 
 class PlanError(ValueError):
-    """A plan is impossible: `option` names the wrong option, the message the reason."""
+    """A plan is impossible. `option`: the wrong option."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)
@@ -48,10 +44,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The performance of replicas under a workload. Seconds; percentiles over requests, and over gaps between tokens.
+    """The performance of replicas. Seconds; percentiles over requests, and over gaps between tokens.
 
-    `utilisation`: of a replica, 1 = saturated. `busy`: the share of time in steps. `num_together`: simulated replicas.
-    `tokens_per_s`: completion tokens of all replicas. `hit_rate`: the share of prompt tokens from the prefix cache.
+    `utilisation`: 1 = saturated. `busy`: the share of time in steps. `num_together`: simulated replicas.
     """
 
     num_replicas: int
@@ -71,10 +66,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan: the performance of one replica, and of the replicas under load. `alone_*`: of a request without company.
-
-    `requests_per_s`, `tokens_per_s`: of a saturated replica. `num_sequences`: that fit together.
-    """
+    """A plan. `requests_per_s`, `tokens_per_s`: of one saturated replica. `alone_*`: of a request without company."""
 
     workload: Workload
     bounds: Bounds
@@ -115,7 +107,6 @@ class Planner:
         )
 
     def load(self, num_replicas: int, bounds: Bounds) -> Load:
-        """The performance of `num_replicas` replicas."""
         num_together = num_replicas if num_replicas <= MOST_TOGETHER else 1
         part = replace(
             self._workload,
@@ -209,7 +200,6 @@ def _check_fit(replica: Replica, workload: Workload) -> None:
 
 
 def _at_rate(coming: Sequence[Arrival], rate: float) -> list[Arrival]:
-    """The arrivals, scaled to exactly that rate, as the rate of a few hundred random ones varies."""
     scale = len(coming) / rate / coming[-1].time_s
     return [replace(arrival, time_s=arrival.time_s * scale) for arrival in coming]
 

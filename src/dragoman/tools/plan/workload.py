@@ -1,7 +1,4 @@
-"""The requests to the replicas: their arrivals, and their common beginnings.
-
-Does: draw arrivals and prefixes from a fixed seed, make the requests. Does not: route or run them. Called by the simulation.
-"""
+"""The requests to the replicas: their arrivals, and their common beginnings, drawn from a fixed seed."""
 
 from __future__ import annotations
 
@@ -23,10 +20,8 @@ Weights = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests that arrive at random, `rate` a second on average (Poisson), each of the same lengths in tokens.
-
-    The first `prefix_tokens` of a prompt are one of `num_prefixes` beginnings. The n-th is asked for 1/n times as often as
-    the first (Zipf).
+    """Requests that arrive at random, `rate` a second (Poisson). A prompt begins with one of `num_prefixes` texts
+    (Zipf).
     """
 
     rate: float
@@ -39,7 +34,6 @@ class Workload:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion tokens of one request."""
         return self.prompt_tokens + self.output_tokens
 
 

@@ -1,8 +1,4 @@
-"""Answers requests by the engine's step loop, alone or together, and compares answers.
-
-Does: run steps to the end; compute the largest difference of two answers. Does not: judge (`parity` does). On the calling
-thread, the only one that uses the runner.
-"""
+"""Answers requests by the engine's step loop, alone or together, and compares answers. On the calling thread."""
 
 from __future__ import annotations
 
@@ -33,9 +29,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two answers. `logprob`: the largest one in nats, while their tokens are equal.
-
-    `diverged`: the first place with different tokens, None = nowhere; `gap`: the larger gap of both there.
+    """The largest difference in nats while tokens are equal, the first place with other tokens, and the larger gap
+    there.
     """
 
     logprob: float = 0.0
@@ -43,7 +38,6 @@ class Difference:
     gap: float = 0.0
 
     def or_larger(self, other: Difference) -> Difference:
-        """The larger of both differences."""
         first = self if self.diverged is not None else other
         return Difference(max(self.logprob, other.logprob), first.diverged, max(self.gap, other.gap))
 
@@ -65,9 +59,8 @@ class StepLoop:
     def answers(
         self, requests: Sequence[EngineRequest], on_step: Callable[[float, int], None] | None = None
     ) -> list[Answer]:
-        """The answers to requests that run together. `on_step` gets the seconds and rows of each step.
-
-        Raises: ServerError if one fails.
+        """The answers to requests that run together. `on_step` gets the seconds and rows of each step. Raises:
+        ServerError.
         """
         first = self._num_requests
         self._num_requests += len(requests)
@@ -100,7 +93,6 @@ class StepLoop:
 
 
 def difference(one: Answer, other: Answer) -> Difference:
-    """The difference of two answers, up to the first place with different tokens."""
     largest = 0.0
     for place, tokens in enumerate(zip(one.tokens, other.tokens, strict=True)):
         if tokens[0] != tokens[1]:

@@ -1,10 +1,7 @@
 """Checks that an answer does not depend on its neighbours, the cuts of its prompt, or repetition.
 
-Does: run the same requests in different company and compare. Does not: load. On the calling thread.
-
-Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance. Within it,
-either of two tokens may be the most likely one; any other difference is a failure. The same batch computed twice must give
-the same bits.
+Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance. Within
+it, either of two tokens may be the most likely one. The same batch computed twice must give the same bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Tests a model that embeds or scores texts on this machine, with the pooling engine's settings.
-
-Does: load it, compare results of texts alone, in company and in f32, and measure batches. Does not: print. Called by
-`dragoman selftest`, on the main thread.
-"""
+"""Tests a model that embeds or scores texts on this machine, with the pooling engine's settings. On the main thread."""
 
 from __future__ import annotations
 
@@ -31,10 +27,7 @@ _RUNS = 3
 def pooling_test(
     name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False
 ) -> SelfTest:
-    """All checks of a model. `is_quick`: without those that load it again.
-
-    Raises: ModelError or EngineOptionError if it cannot be loaded.
-    """
+    """All checks of a model. `is_quick`: without those that load it again. Raises: ModelError, EngineOptionError."""
     loaded = PoolingFactory().load(replace(setup, progress=progress))
     begin = perf_counter()
     try:
@@ -74,7 +67,6 @@ def texts_of(encode: Encode, max_tokens: int) -> list[PooledText]:
 
 
 def _rows(pooler: LoadedPooler, batches: Sequence[Sequence[PooledText]]) -> tuple[Any, float]:
-    """The results of all texts, and the seconds of the batches."""
     rows, seconds = [], []
     for _ in range(_RUNS):
         begin = perf_counter()
@@ -134,7 +126,6 @@ def _reference_check(
     *,
     is_quick: bool,
 ) -> Check:
-    """Check the distance of the results from the model's in f32."""
     name, stored = "stored weights as f32", loaded.stored.weight_type
     needless = "the weights are f32" if stored == "f32" else ""
     if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:

@@ -1,7 +1,4 @@
-"""The findings of a self-test.
-
-Does: hold them, print them as a table or as JSON. Does not: test. Used by the checks and by the command line.
-"""
+"""The findings of a self-test, and their report as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -46,12 +43,10 @@ class SelfTest(msgspec.Struct, frozen=True):
 
     @property
     def is_off(self) -> bool:
-        """True if any check failed."""
         return any(check.verdict == "off" for check in self.checks)
 
 
 def report_json(found: SelfTest) -> str:
-    """The findings for programs."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
 

@@ -1,7 +1,4 @@
-"""Tests a model on this machine, with the rolling engine's settings.
-
-Does: load it, run all checks. Does not: print. Called by `dragoman selftest`, on the main thread.
-"""
+"""Tests a model on this machine, with the rolling engine's settings. On the main thread."""
 
 from __future__ import annotations
 
@@ -37,9 +34,8 @@ _LONGEST_PROMPT = 192  # tokens: several blocks, and more than one step that cut
 
 
 def self_test(name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False) -> SelfTest:
-    """All checks of a model. `is_quick`: without those that load it again.
-
-    Raises: ModelError or EngineOptionError if it cannot be loaded, ServerError if its engine fails.
+    """All checks of a model. `is_quick`: without those that load it again. Raises: ModelError, EngineOptionError,
+    ServerError.
     """
     loaded = factory.load(setup)
     model = loaded.model
@@ -86,7 +82,6 @@ def num_blocks(prompts: Sequence[Sequence[int]], block_size: int) -> int:
 
 
 def has_experts(model: LoadedModel) -> bool:
-    """True if a token uses only some of the weights."""
     return any(isinstance(layer.mlp, ExpertFacts) for layer in model.facts.layers)
 
 
@@ -128,7 +123,6 @@ def _reference_check(
 
 
 def reference_check(name: str, found: Measures, most: float) -> Check:
-    """The verdict on a divergence."""
     assert found.divergence_mean is not None
     assert found.agreement is not None
     is_ok = found.divergence_mean <= most

@@ -1,8 +1,4 @@
-"""Checks the speed of steps against this machine's memory: a step of one row reads all weights once.
-
-Does: measure steps of one and of several rows. Does not: know other machines. On the calling thread; nothing else should
-compute meanwhile.
-"""
+"""Checks the speed of steps against this machine's memory: a step of one row reads all weights once."""
 
 from __future__ import annotations
 
@@ -26,9 +22,8 @@ _GIGABYTE = 1e9
 def speed_checks(
     runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], weights: int, bandwidth: float
 ) -> Iterator[Check]:
-    """Checks of the `bandwidth` (bytes per second) used by a step over `weights` bytes, and of further rows' cost.
-
-    `weights` 0 = a step does not read all of them.
+    """Checks of the `bandwidth` (bytes per second) used by a step over `weights` bytes (0 = it does not read all), and
+    of rows.
     """
     one_s = step_seconds(runner, limits, prompt, 1)
     yield bandwidth_check(one_s, weights, bandwidth)
@@ -38,7 +33,6 @@ def speed_checks(
 
 
 def bandwidth_check(step_s: float, weights: int, bandwidth: float) -> Check:
-    """Check that a step of one row is about as fast as memory allows."""
     name, found = "step of one row", f"{1000 * step_s:.2f} ms"
     memory = f"memory reads {bandwidth / _GIGABYTE:.1f} GB/s"
     if not weights:
@@ -53,7 +47,6 @@ def bandwidth_check(step_s: float, weights: int, bandwidth: float) -> Check:
 
 
 def rows_check(one_s: float, many_s: float, num_rows: int) -> Check:
-    """Check that rows computed together take less time than one after the other."""
     cost = (many_s - one_s) / one_s / (num_rows - 1)
     is_ok = cost <= MOST_ROW_COST
     found = f"{cost:.2f} of the first, for {num_rows} rows"
