@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from dragoman.errors import CapacityError, InvalidPayload, InvalidRequest, ServerError
 from dragoman.server.api import CallSwitches, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
@@ -60,7 +57,9 @@ class LmiPoolingDialect(AnsweringDialect):
         with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
             request = EmbedRequest(texts=given.texts, request_id=request_id, truncation=Truncation.RIGHT)
             made = await embedder(self._profile).embed(request)
-        return await encoded_arrays(made.values, _row) if given.is_list else made.values[0].tolist()
+        if not given.is_list:
+            return made.values[0].tolist()
+        return await encoded_arrays(made.values, lambda _, row: row.tolist())
 
     async def _scores(self, payload: Payload, request_id: str) -> list[float]:
         values = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]
@@ -81,7 +80,3 @@ class LmiPoolingDialect(AnsweringDialect):
             raise WORDS.fault(name, "type", f"{name} must be an object with key and value, got {shown(value)}")
         key, document = (read_string(f"{name}.{part}", value[part], self._profile.limits, WORDS) for part in _KEYS)
         return key, document
-
-
-def _row(index: int, row: npt.NDArray[np.float32]) -> Any:
-    return row.tolist()

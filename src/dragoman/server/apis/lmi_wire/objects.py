@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.server.apis.lmi_wire.request import AnswerPlan
 from dragoman.server.timings import Timings
-from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
+from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput
 
 LMI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.EOS: "eos_token",
@@ -181,7 +181,10 @@ class ObjectBuilder:
             return LmiResult(text)
         named = self._sequence(best, prompt)
         if others:
-            named["best_of_sequences"] = [self._other_sequence(other, prompt, prompt_text) for other in others]
+            named["best_of_sequences"] = [
+                LmiSequence(generated_text=self.text(prompt_text, other.text), **self._sequence(other, prompt))
+                for other in others
+            ]
         if self._is_plain_v026:
             del named["generated_tokens"]
             return LmiResult(text, LmiDetails(**named), named["tokens"])
@@ -214,10 +217,10 @@ class ObjectBuilder:
         )
 
     def top_tokens(self, token: TokenOutput) -> list[LmiToken]:
-        return [self._top_token(top, is_special=token.special and top.id == token.id) for top in token.top]
-
-    def _other_sequence(self, sequence: SequenceResult, prompt: PromptInfo, prompt_text: str) -> LmiSequence:
-        return LmiSequence(generated_text=self.text(prompt_text, sequence.text), **self._sequence(sequence, prompt))
+        return [
+            self.token(TokenOutput(top.id, top.text, logprob=top.logprob, special=token.special and top.id == token.id))
+            for top in token.top
+        ]
 
     def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> dict[str, Any]:
         has_top_tokens = self._answer.has_top_tokens
@@ -251,9 +254,6 @@ class ObjectBuilder:
             log_prob=logprob,
             top_tokens=self.top_tokens(token) if self._answer.has_prompt_top_tokens else UNSET,
         )
-
-    def _top_token(self, top: TopToken, *, is_special: bool) -> LmiToken:
-        return self.token(TokenOutput(top.id, top.text, logprob=top.logprob, special=is_special))
 
 
 def best_first(sequences: Sequence[SequenceResult], *, is_ranked: bool) -> list[SequenceResult]:

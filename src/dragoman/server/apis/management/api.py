@@ -41,10 +41,6 @@ _READY_V2 = {status: json_answer(Readiness, words) for status, words in _WORDS.i
 _LIVE = {200: json_answer(Liveness, "the process is alive"), 500: json_answer(Liveness, "only a restart helps")}
 
 
-def _index_answer(words: str) -> Answer:
-    return Answer(words, {HTML_MEDIA_TYPE: TEXT, JSON_MEDIA_TYPE: Index}, ("Vary",))
-
-
 _get = partial(AnswerOperation, method="GET", tag="Health", scope=Scope.OPEN)
 _debug = partial(AnswerOperation, tag="Health", scope=Scope.DEBUG)
 
@@ -86,7 +82,10 @@ API = Api(
             "where it is switched off, they get the page of `/docs`.",
             answers={
                 307: Answer("browsers are sent to the playground", headers=("Location", "Vary")),
-                **{status: _index_answer(words) for status, words in _WORDS.items()},
+                **{
+                    status: Answer(words, {HTML_MEDIA_TYPE: TEXT, JSON_MEDIA_TYPE: Index}, ("Vary",))
+                    for status, words in _WORDS.items()
+                },
             },
             answer=index,
         ),

@@ -40,6 +40,8 @@ _CONNECTION_HEADERS = ("content-length", "x-request-id", "content-type", "traile
 
 _ITEM_END: Mapping[str, bytes] = {JSONLINES_MEDIA_TYPE: b"\n", SSE_MEDIA_TYPE: b"\n\n"}
 
+_TOKEN = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?")  # the first has no position
+
 logger = logging.getLogger("dragoman.server")
 
 
@@ -109,7 +111,8 @@ class DeferredAnswers:
         Raises: InvalidRequest for a bad token, such as one of another caller.
         """
         given = http.headers[STARTING_TOKEN].strip()
-        token, position = _parse_token(given)
+        match = _TOKEN.fullmatch(given)
+        token, position = (match[1], int(match[2] or 0)) if match else ("", 0)
         record = self._records.get(token)
         if record is None or record.caller != caller or position > len(record.items):
             raise InvalidRequest(f"Invalid {STARTING_TOKEN}: {given}")
@@ -121,7 +124,7 @@ class DeferredAnswers:
         is_last = end == len(record.items) and record.is_complete
         if end == position and not is_last:
             return Reply(202, b"", "", _token_headers(given)), False
-        headers = record.headers if is_last else {**record.headers, **_token_headers(_token(token, end))}
+        headers = record.headers if is_last else {**record.headers, **_token_headers(f"{token}-{end}")}
         reply = Reply(record.status, b"".join(record.items[position:end]), record.media_type, headers)
         return reply, is_last and record.is_cut
 
@@ -191,15 +194,6 @@ async def _send(exchange: Exchange, reply: Reply, is_cut: bool) -> None:
     await exchange.send_head(Head(reply.media_type, reply.status, reply.headers))
     await exchange.send_chunk(reply.body)
     return await exchange.cut()
-
-
-def _token(token: str, position: int) -> str:
-    return f"{token}-{position}" if position else token
-
-
-def _parse_token(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?", text.strip())
-    return (match[1], int(match[2] or 0)) if match else ("", 0)
 
 
 def _token_headers(token: str) -> dict[str, str]:

@@ -87,7 +87,7 @@ async def _register(http: HttpCall, server: Server) -> Reply:
         scheduled.load(source, hosting.load(source))
         return json_reply(202, Done(f'Model "{name}" registration scheduled.'), headers)
     status = await server.shared(Changes.of).run(_load(hosting, source))
-    scheduled.forget(status.name)
+    scheduled.statuses.pop(status.name, None)
     return json_reply(200, Done(f'Model "{status.name}" registered.'), headers)
 
 
@@ -142,12 +142,12 @@ async def _unregister(http: HttpCall, server: Server) -> Done:
     try:
         await server.shared(Changes.of).run(_hosting(server).unload(name))
     except NotFound:
-        known = scheduled.status(name)
+        known = scheduled.statuses.get(name)
         if known is None:
             raise
         if known.state is ModelState.LOADING:
             raise _is_loading(name) from None
-    scheduled.forget(name)
+    scheduled.statuses.pop(name, None)
     return Done(f'Model or workflow "{name}" unregistered')
 
 
@@ -176,7 +176,7 @@ def _status(server: Server, name: str) -> ModelStatus | None:
     try:
         return server.hosting.status(name)
     except NotFound:
-        return server.shared(Scheduled).status(name)
+        return server.shared(Scheduled).statuses.get(name)
 
 
 def _all_facts(server: Server) -> list[ModelFacts]:
@@ -185,7 +185,7 @@ def _all_facts(server: Server) -> list[ModelFacts]:
     if server.hosting is None:
         return facts
     names = {model.name for model in served}
-    others = {one.name: one for one in (*server.shared(Scheduled).statuses(), *server.hosting.statuses())}
+    others = {one.name: one for one in (*server.shared(Scheduled).statuses.values(), *server.hosting.statuses())}
     return facts + [facts_of_status(status) for name, status in others.items() if name not in names]
 
 

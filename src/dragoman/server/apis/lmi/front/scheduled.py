@@ -23,28 +23,19 @@ logger = logging.getLogger("dragoman.host")
 class Scheduled:
     def __init__(self, server: Server) -> None:
         self._changes = server.shared(Changes.of)
-        self._statuses: dict[str, ModelStatus] = {}
+        self.statuses: dict[str, ModelStatus] = {}  # by name, in the order in which they were asked for
 
     def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
         self._forget_oldest()
-        self._statuses[source.name] = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
+        self.statuses[source.name] = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
         self._changes.start(self._run(source.name, load))
 
     def replace(self, name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
         """Have `change` done; if it fails, the log tells, and the model that was there stays."""
         self._changes.start(_logged(name, change))
 
-    def statuses(self) -> tuple[ModelStatus, ...]:
-        return tuple(self._statuses.values())
-
-    def status(self, name: str) -> ModelStatus | None:
-        return self._statuses.get(name)
-
-    def forget(self, name: str) -> None:
-        self._statuses.pop(name, None)
-
     async def _run(self, name: str, load: Coroutine[Any, Any, ModelStatus]) -> None:
-        asked = self._statuses[name]
+        asked = self.statuses[name]
         failed: ModelStatus | None = None
         try:
             await _logged(name, load)
@@ -52,15 +43,15 @@ class Scheduled:
             failed = replace(asked, state=ModelState.FAILED, reason=error.message)
             raise
         finally:
-            if self._statuses.get(name) is asked:
-                del self._statuses[name]
+            if self.statuses.get(name) is asked:
+                del self.statuses[name]
                 if failed is not None:
-                    self._statuses[name] = failed
+                    self.statuses[name] = failed
 
     def _forget_oldest(self) -> None:
-        failed = [status.name for status in self._statuses.values() if status.state is ModelState.FAILED]
+        failed = [status.name for status in self.statuses.values() if status.state is ModelState.FAILED]
         for name in failed[: max(0, len(failed) - MAX_REMEMBERED + 1)]:
-            del self._statuses[name]
+            del self.statuses[name]
 
 
 async def _logged(name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
