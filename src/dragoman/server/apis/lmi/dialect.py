@@ -6,6 +6,7 @@ One instance per served model, on the event loop. Chat and completion bodies go 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -133,8 +134,10 @@ class LmiDialect(PureDialect):
             payload = read_payload(http)
         except ServerError:
             return False
-        formatter = payload.parameters.get("output_formatter")
-        asked = _asked(payload.parameters) if payload.stream is None else payload.stream
+        formatter, asked = payload.parameters.get("output_formatter"), payload.stream
+        if asked is None:
+            with suppress(ValueError):
+                asked = read_boolean(payload.parameters.get("stream"))
         return self._is_stream(asked, formatter if isinstance(formatter, str) else None)
 
 
@@ -142,13 +145,6 @@ def _accepted(accept: str) -> str | None:
     if SSE_MEDIA_TYPE in accept:
         return "sse"
     return "jsonlines" if JSONLINES_MEDIA_TYPE in accept else None
-
-
-def _asked(parameters: Mapping[str, Any]) -> bool | None:
-    try:
-        return read_boolean(parameters.get("stream"))
-    except ValueError:
-        return None
 
 
 def _overruled(payload: Payload, parsed: Parsed, *, is_stream: bool) -> list[str]:

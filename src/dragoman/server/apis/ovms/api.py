@@ -6,8 +6,7 @@ from dragoman.server.api import JSON_MEDIA_TYPE, ModelProfile
 from dragoman.server.apis.openai_wire.routes import OpenAiRoutes
 from dragoman.server.apis.ovms import config, models
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
-from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
-from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT, V3_EMBEDDINGS
+from dragoman.server.apis.ovms_wire.profile import ERRORS, V3, V3_CHAT, V3_EMBEDDINGS, OvmsError
 from dragoman.server.describe.answers import COUNTING, json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall, Reply, json_reply
-from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
+from dragoman.server.apis.ovms_wire.profile import ERRORS, OvmsError
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LISTING, json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult

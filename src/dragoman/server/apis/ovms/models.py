@@ -14,7 +14,7 @@ from dragoman.errors import EngineDead, NotFound, ServerError, Unavailable
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.ovms.config import ONLY_VERSION, ModelVersions, versions_of
-from dragoman.server.apis.ovms_wire.errors import ERRORS, OVMS
+from dragoman.server.apis.ovms_wire.profile import ERRORS, OVMS
 from dragoman.server.describe.answers import FINDING, LISTING, LOADING, REFUSING, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT

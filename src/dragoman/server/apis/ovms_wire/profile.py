@@ -1,7 +1,7 @@
-"""OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits and words.
+"""OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits, words and errors.
 
-Sources: OVMS v2025.0, completions API (defaults, limits), embeddings and rerank endpoints; OVMS HEAD 7e4df0c7,
-openai_completions.cpp, embeddings_api.cpp and rerank_utils.cpp (texts).
+Sources: OVMS v2025.0, completions API (defaults, limits), embeddings and rerank endpoints, HTTP status map; OVMS HEAD
+7e4df0c7, openai_completions.cpp, embeddings_api.cpp and rerank_utils.cpp (texts).
 """
 
 from __future__ import annotations
@@ -9,10 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
+
+from dragoman.errors import CapacityError, ServerError, TextOnly
 from dragoman.parameters import Bounds
+from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.ovms_wire.errors import OVMS
+from dragoman.server.describe.answers import json_errors
+from dragoman.server.error_kinds import statuses
 from dragoman.types import Limits
+
+
+class OvmsError(msgspec.Struct):
+    """The body of an error."""
+
+    error: str
+
+
+def _text(error: ServerError) -> str:
+    """OVMS's own words where its clients look for them."""
+    if error.kind == "not_found" and "not found" not in error.message:
+        return f"{error.message}: not found"  # these two words tell a missing model from a bad request
+    if isinstance(error, TextOnly):
+        return "This servable supports only text input, but image_url has been provided"
+    if not isinstance(error, CapacityError) or None in (error.num_prompt_tokens, error.max_model_len):
+        return error.message
+    needed = f"Number of prompt tokens: {error.num_prompt_tokens}"
+    if error.max_tokens is not None and error.param != "prompt":
+        needed += f" + max tokens value: {error.max_tokens}"
+    return f"{needed} exceeds model max length: {error.max_model_len}"
+
+
+OVMS = ErrorShape(statuses(invalid_payload=412, timeout=503), lambda error: OvmsError(_text(error)))
+ERRORS = json_errors(OVMS.statuses, OvmsError)
 
 _INVALID_JSON = "The file is not valid json - "
 _UINT32_MAX = 4294967295

@@ -14,7 +14,7 @@ from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms_wire.profile import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.ovms_wire.profile import V3_RERANK
 from dragoman.server.apis.rerank.score import SCORE, ScoreList, score_body
 from dragoman.server.apis.rerank_wire import (

@@ -25,7 +25,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
 from dragoman.server.apis.openai_wire.fields import either, shown
-from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms_wire.profile import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.describe import PAGE, PARAMETERS, request_body, request_schemas
 from dragoman.server.apis.responses.dialect import ResponsesDialect

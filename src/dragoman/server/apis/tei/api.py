@@ -17,8 +17,7 @@ from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire import RerankAnswer, rerank_body, rerank_dialect
 from dragoman.server.apis.tei_wire.dialect import OPERATIONS, tei_dialect
-from dragoman.server.apis.tei_wire.errors import ERRORS, TeiError, TeiErrors
-from dragoman.server.apis.tei_wire.schema import TeiPrediction, TeiRank, TeiWord, schemas
+from dragoman.server.apis.tei_wire.schema import ERRORS, TeiError, TeiErrors, TeiPrediction, TeiRank, TeiWord, schemas
 from dragoman.server.describe.answers import Answers, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import any_of, ref

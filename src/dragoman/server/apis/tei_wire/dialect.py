@@ -24,14 +24,15 @@ from dragoman.server.apis.openai_wire.pooling import (
     told_as,
 )
 from dragoman.server.apis.rerank_wire import best_first
-from dragoman.server.apis.tei_wire.errors import NothingGiven, TeiErrors
 from dragoman.server.apis.tei_wire.schema import (
     SIDES,
     TEI_VERSION,
     WORDS,
+    NothingGiven,
     TeiBody,
     TeiEmbedAllBody,
     TeiEmbedBody,
+    TeiErrors,
     TeiInfo,
     TeiPredictBody,
     TeiPrediction,

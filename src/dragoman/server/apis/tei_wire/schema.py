@@ -1,22 +1,25 @@
-"""Bodies and answers of Text Embeddings Inference, and their schemas.
+"""Bodies, answers and errors of Text Embeddings Inference, and their schemas.
 
-Source: TEI's HTTP API (EmbedRequest, RerankRequest).
+Source: TEI's HTTP API (EmbedRequest, RerankRequest, ErrorResponse, ErrorType); before version 1.9, `Validation` was 413.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.errors import InvalidPayload, ServerError
 from dragoman.parameters import Bounds
-from dragoman.server.api import ModelProfile
+from dragoman.server.api import HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.pooling import texts_schema
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.describe.answers import json_errors
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
+from dragoman.server.error_kinds import INVALID, statuses
 
 TEI_VERSION = "1.8.3"  # whose API these routes speak
 SIDES = ("Left", "Right", "left", "right")
@@ -130,3 +133,42 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
         )
         for kind, fields in needed.items()
     }
+
+
+TeiErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+
+
+class NothingGiven(InvalidPayload):
+    """The request has no text; TEI has its own status for that."""
+
+
+class TeiError(msgspec.Struct):
+    """The body of an error."""
+
+    error: str
+    error_type: TeiErrorType
+
+
+STATUSES = statuses(
+    **dict.fromkeys((*INVALID, "capacity"), 422),
+    **dict.fromkeys(("unsupported", "timeout", "cancelled", "engine_failed", "hook_error"), 424),
+)
+TYPES: Mapping[int, TeiErrorType] = {
+    424: "Backend",
+    429: "Overloaded",
+    500: "Backend",
+    503: "Unhealthy",
+    507: "Overloaded",
+}
+"""The types of errors by status; all others are the client's fault."""
+EMPTY_STATUS = 400
+
+ERRORS = json_errors(STATUSES, TeiError)
+
+
+class TeiErrors:
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        if isinstance(error, NothingGiven):
+            return json_reply(EMPTY_STATUS, TeiError(error.message, "Empty"))
+        status = STATUSES[error.kind]
+        return json_reply(status, TeiError(error.message, TYPES.get(status, "Validation")))

@@ -11,10 +11,10 @@ from dragoman.server.apis.text.dialect import (
     ERROR_STATUS,
     ONE_PATH,
     PARTIAL,
+    BatchAnswerItem,
     TextDialect,
     TextError,
 )
-from dragoman.server.apis.text.schema import BatchAnswerItem
 from dragoman.server.describe.answers import Answer, Answers, ErrorFamily, Shape, json_errors, merged
 from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import (
