@@ -102,12 +102,10 @@ private:
         }
         if (kCodes && row == 0) gather_scales();
         Weighed weighed[R];
-        for (int r = 0; r < R; ++r) {
-            if (row == 0)
-                weighed[r] = soften<true>(row + r, part_.scores + r * kPartTokens);
-            else
-                weighed[r] = soften<false>(row + r, part_.scores + r * kPartTokens);
-        }
+        if (row == 0)
+            soften<true>(row, R, weighed);
+        else
+            soften<false>(row, R, weighed);
         for (int64_t column = 0; column < padded_; column += kWide * kLanes) {
             const int64_t left = (padded_ - column) / kLanes;
             static_for<1, kWide + 1>([&](auto units) {
@@ -247,24 +245,50 @@ private:
     int64_t first_slot(int64_t block) const { return std::max<int64_t>(part_.begin - block * kSlots, 0); }
     int64_t end_slot(int64_t block) const { return std::min<int64_t>(part_.end - block * kSlots, kSlots); }
 
-    // Scores become weights, which take their place: halves lie before what is still to be read.
+    // Scores of some rows become weights, which take their place: halves lie before what is still to be read. One step for all rows comes
+    // after the other: a step of a row waits for the whole one before it, and meanwhile the processor works on other rows.
     template <bool Asks>
-    [[gnu::flatten, gnu::noinline]] Weighed soften(int64_t row, float* scores) const {
+    [[gnu::flatten, gnu::noinline]] void soften(int64_t row, int count, Weighed* weighed) const {
+        float highest[kRows] = {};
+        for (int r = 0; r < count; ++r) {
+            const Seen seen = seen_by(row + r);
+            float* scores = part_.scores + r * kPartTokens;
+            const bool is_blind = seen.begin >= seen.end;
+            part_.most[row + r] =
+                is_blind ? -INFINITY : finish_scores<Isa>(part_, row + r, scores, seen.from, seen.to, seen.begin, seen.end);
+        }
+        for (int r = 0; r < count; ++r) highest[r] = weigh<Asks>(row + r, part_.scores + r * kPartTokens, weighed[r]);
+        for (int r = 0; r < count; ++r) {
+            const Seen seen = seen_by(row + r);
+            float* scores = part_.scores + r * kPartTokens;
+            auto* weights = reinterpret_cast<uint16_t*>(scores);
+            if constexpr (kCodes)
+                round_codes<Isa>(scores, seen.from, seen.to, highest[r], most_code(kPartTokens), weights, &weighed[r].scale,
+                                 &weighed[r].sum);
+            std::fill(weights + first_ * kSlots, weights + seen.from, 0);
+            std::fill(weights + seen.to, weights + last_ * kSlots, 0);
+        }
+    }
+
+    // The slots that a row sees, and those of the vectors in which they lie.
+    struct Seen {
+        int64_t begin, end, from, to;
+    };
+
+    Seen seen_by(int64_t row) const {
         constexpr int64_t kStep = kVectors * kLanes;
         const int64_t begin = part_.begins[row], end = part_.ends[row];
-        auto* weights = reinterpret_cast<uint16_t*>(scores);
-        if (begin >= end) {
-            std::fill(weights + first_ * kSlots, weights + last_ * kSlots, 0);
-            part_.most[row] = -INFINITY;
-            part_.sums[row] = 0;
-            return {0, 0, 0};
-        }
-        const int64_t from = begin / kStep * kStep, to = (end + kStep - 1) / kStep * kStep;
-        const float top = finish_scores<Isa>(part_, row, scores, from, to, begin, end);
-        part_.most[row] = top;
+        if (begin >= end) return {begin, end, first_ * kSlots, first_ * kSlots};
+        return {begin, end, begin / kStep * kStep, (end + kStep - 1) / kStep * kStep};
+    }
+
+    // A row's weights, times the scales of values where these are codes: the highest of these.
+    template <bool Asks>
+    DRAGOMAN_INLINE float weigh(int64_t row, float* scores, Weighed& weighed) const {
+        const Seen seen = seen_by(row);
         Flt sum[kVectors], middle[kVectors], highest = Isa::zero();
         static_for<0, kVectors>([&](auto n) { sum[n] = middle[n] = Isa::zero(); });
-        each_weight<Isa>(scores, from, to, begin, end, top, [&](auto n, int64_t i, Flt weight) {
+        each_weight<Isa>(scores, seen.from, seen.to, seen.begin, seen.end, part_.most[row], [&](auto n, int64_t i, Flt weight) {
             if constexpr (Asks && n == 0) ask<1>();
             if constexpr (kCodes) {
                 middle[n] = Isa::fma(weight, Isa::load(scales_[1] + i), middle[n]);
@@ -272,21 +296,15 @@ private:
                 highest = Isa::most(highest, scaled);
                 Isa::store(scores + i, scaled);
             } else {
+                uint16_t* weights = reinterpret_cast<uint16_t*>(scores);
                 Isa::store_bf16(weights + i, weight);
                 weight = Isa::from_bf16(reinterpret_cast<const uint8_t*>(weights + i));
             }
             sum[n] = Isa::add(sum[n], weight);
         });
         part_.sums[row] = total_of<Isa>(sum);
-        Weighed weighed{};
-        if constexpr (kCodes) {
-            weighed = {0, total_of<Isa>(middle), 0};
-            round_codes<Isa>(scores, from, to, Isa::highest(highest), most_code(kPartTokens), weights, &weighed.scale,
-                             &weighed.sum);
-        }
-        std::fill(weights + first_ * kSlots, weights + from, 0);
-        std::fill(weights + to, weights + last_ * kSlots, 0);
-        return weighed;
+        weighed = {0, kCodes ? total_of<Isa>(middle) : 0.0f, 0};
+        return kCodes ? Isa::highest(highest) : 0.0f;
     }
 
     // --- values -----------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ std::vector<Group> sorted(const Choice& choice, int64_t num_rows, int64_t num_ex
 }
 
 void copy_codes(const Rows& from, const Rows& to) {
-    std::memcpy(to.codes, from.codes, from.chunks * kChunk * kCopies);
+    std::memcpy(to.codes, from.codes, from.chunks * kChunk);
     std::memcpy(to.scales, from.scales, sizeof(float) * from.chunks);
     std::memcpy(to.sums, from.sums, sizeof(int32_t) * from.chunks * kSums);
     std::memcpy(to.shifts, from.shifts, sizeof(float) * from.chunks * kShifts);

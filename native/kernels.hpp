@@ -13,7 +13,7 @@ namespace dragoman {
 struct Finer;
 
 // Rows: as they are, `x` with `stride` floats from one to the next, which matrices of floats are multiplied with; and in 8 bits, for
-// all others; null if there are none. `codes` i8 [rows, 2, chunks * 32], zeros behind the last column, and then the same plus 128 without a sign; `scales` [rows, chunks]. `sums`
+// all others; null if there are none. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums`
 // of codes, negative, [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts` [rows, chunks, 4]: the
 // same of values, by which a minimum counts, and those of four chunks up to this one; `totals` [rows], those of all chunks. `finer`
 // [rows, finer_of(chunks)]: what codes leave out of the worst chunks.
@@ -29,7 +29,7 @@ struct Rows {
     Finer* finer;
 };
 
-constexpr int kCopies = 2, kSums = 3, kShifts = 4;
+constexpr int kSums = 3, kShifts = 4;
 constexpr int kBlockChunks = 16;  // that are unpacked together; what codes leave out of them is added behind them
 constexpr int kFour = 4;          // chunks of most groups, whose shifts are summed once for all outputs
 
@@ -42,7 +42,7 @@ constexpr int sum_index(int sub, int part) { return sub == 16 ? part : 2; }
 // What the codes of a chunk leave out of its values, as rows have these; `chunk` -1 = there is none, nor behind it.
 struct Finer {
     int64_t chunk;
-    int8_t codes[kCopies * kChunk];
+    int8_t codes[kChunk];
     float scale;
     int32_t sums[kSums];
     float shifts[kShifts];
@@ -108,7 +108,7 @@ DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
     return {x,
             rows.stride,
             rows.chunks,
-            rows.codes + index * rows.chunks * kChunk * kCopies,
+            rows.codes + index * rows.chunks * kChunk,
             rows.scales + index * rows.chunks,
             rows.sums + index * rows.chunks * kSums,
             rows.shifts + index * rows.chunks * kShifts,

@@ -25,7 +25,7 @@ struct RowMemory {
         return {x.data,
                 x.stride,
                 chunks,
-                held(codes, x.count * chunks * kChunk * kCopies),
+                held(codes, x.count * chunks * kChunk),
                 held(scales, x.count * chunks),
                 held(sums, sums_of_all),
                 held(shifts, x.count * chunks * kShifts),

@@ -7,7 +7,7 @@ namespace {
 struct Avx2 : Vectors256 {
     static constexpr const char* name = "avx2";
     static constexpr bool has_dot = false, flips = false;
-    static constexpr int few_rows = 4, most_few = 12, many_rows = 3;
+    static constexpr int few_rows = 4, most_few = 12, many_rows = 3, direct_bits = 0;
 
     // Sums of two products each, of codes without sign and rows with one.
     static Int pairs(Int codes, Int x) { return _mm256_maddubs_epi16(codes, x); }

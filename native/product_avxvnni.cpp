@@ -7,7 +7,7 @@ namespace {
 struct AvxVnni : Vectors256 {
     static constexpr const char* name = "avxvnni";
     static constexpr bool has_dot = true, flips = true;
-    static constexpr int few_rows = 4, most_few = 8, many_rows = 4;
+    static constexpr int few_rows = 4, most_few = 8, many_rows = 4, direct_bits = 4;
 
     template <bool Signed>
     static Int add_dot(Int sums, Int codes, Int x) {

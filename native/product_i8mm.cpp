@@ -9,7 +9,7 @@ namespace {
 struct I8mm : VectorsNeon {
     static constexpr const char* name = "i8mm";
     static constexpr bool has_two_rows = true;
-    static constexpr int few_rows = 2, most_few = 6, many_rows = 2;
+    static constexpr int few_rows = 2, most_few = 6, many_rows = 2, direct_bits = 0;
 
     // Codes of the unit's first and last two outputs: eight columns of each, of which a quad has four.
     static Int first_outputs(Int quad, Int next) { return vzip1q_s32(quad, next); }

@@ -8,7 +8,7 @@ namespace {
 struct Neon : VectorsNeon {
     static constexpr const char* name = "neon";
     static constexpr bool has_two_rows = false;
-    static constexpr int few_rows = 2, most_few = 6, many_rows = 3;
+    static constexpr int few_rows = 2, most_few = 6, many_rows = 3, direct_bits = 0;
 };
 
 }  // namespace

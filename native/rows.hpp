@@ -14,11 +14,10 @@ namespace dragoman {
 
 constexpr float kMuchLarger = 8.0f;  // than a chunk's share of a row's squared error would be if all had the same
 
-// The scale of 32 floats, whose codes are written, the same without a sign, sums and shifts. `Isa::quantise` has the codes.
+// The scale of 32 floats, whose codes are written, sums and shifts. `Isa::quantise` has the codes.
 template <class Isa>
-float quantise_chunk(const float* from, int8_t* codes, int8_t* raised, int32_t* sums, float* shifts) {
+float quantise_chunk(const float* from, int8_t* codes, int32_t* sums, float* shifts) {
     const float scale = Isa::quantise(from, codes, sums);
-    for (int i = 0; i < kChunk; ++i) raised[i] = static_cast<int8_t>(codes[i] ^ 0x80);
     if (!std::isfinite(scale)) sums[0] = sums[1] = 0;  // results are no numbers, whatever codes are
     sums[0] = -sums[0];
     sums[1] = -sums[1];
@@ -64,7 +63,7 @@ void refine(const float* x, int64_t columns, const Rows& row, float squares, flo
         for (int i = 0; i < kChunk; ++i) left[i] = from[i] - scale * static_cast<float>(codes[i]);
         Finer& finer = row.finer[index];
         finer.chunk = chunk;
-        finer.scale = quantise_chunk<Isa>(left, finer.codes, finer.codes + kChunk, finer.sums, finer.shifts);
+        finer.scale = quantise_chunk<Isa>(left, finer.codes, finer.sums, finer.shifts);
     }
     for (; index < count; ++index) row.finer[index].chunk = -1;
 }
@@ -76,8 +75,7 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
         float padded[kChunk];
         int8_t* codes = row.codes + c * kChunk;
         float* shifts = row.shifts + c * kShifts;
-        const float scale = quantise_chunk<Isa>(values_of(x, columns, c, padded), codes, codes + row.chunks * kChunk,
-                                                row.sums + c * kSums, shifts);
+        const float scale = quantise_chunk<Isa>(values_of(x, columns, c, padded), codes, row.sums + c * kSums, shifts);
         row.scales[c] = scale;
         shifts[kSums] = (c % kFour ? shifts[-1] : 0) + shifts[2];
         total += shifts[2];

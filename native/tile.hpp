@@ -1,8 +1,8 @@
 // The kernels as templates over an instruction set, which says what a vector is and how four products are added up.
 //
-// Few rows are multiplied with the codes as they lie in memory. For many rows the codes and scales of some panels and chunks are
-// unpacked once, into memory that stays in the first cache, and all rows are multiplied with them. Both add up in the same order:
-// for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`. In
+// Up to `Isa::most_few` rows are multiplied with the codes as they lie in memory. For more rows the codes and scales of some panels and
+// chunks are unpacked once, into memory that stays in the first cache, unless that costs more than it saves. Both add up in the
+// same order: for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`. In
 // groups of several chunks these sum `fma(float(products), row scale, group)`, and scale and minimum come once, at a group's end. What a
 // chunk's codes leave out is added as one more chunk behind the block that it lies in.
 #pragma once
@@ -27,11 +27,12 @@ constexpr bool is_signed() {
     return !Isa::flips && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
 }
 
-// Signed codes whose offset, which makes unsigned ones of them, would be taken away for each row; with unsigned rows it is taken
-// away from the codes, once for all rows. Where many rows use them.
+// True if codes are unpacked for many rows. Where dot products are quick, codes of up to `Isa::direct_bits` in one plane cost less as
+// they lie.
 template <class Isa, Format F>
-constexpr bool has_unsigned_rows() {
-    return Isa::flips && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
+constexpr bool is_unpacked() {
+    const Shape& shape = shape_of(F);
+    return shape.columns == kSuper || (shape.bits != 4 && shape.bits != 8) || shape.bits > Isa::direct_bits;
 }
 
 template <class Isa>
@@ -55,19 +56,19 @@ constexpr int quads_in_16_bits() {
 // --- codes and scales of a panel ----------------------------------------------------------------------------------------
 
 // The codes of four columns of the unit's outputs; `chunk`: the chunk's bytes, from the unit's first output on.
-// `Flips`: signed ones are made unsigned where instructions need that.
-template <class Isa, Format F, int Quad, bool Flips = Isa::flips>
+// Signed ones are made unsigned where instructions need that (`Isa::flips`).
+template <class Isa, Format F, int Quad>
 inline typename Isa::Int quad_of(const uint8_t* chunk) {
     constexpr Shape shape = shape_of(F);
     using Int = typename Isa::Int;
     if constexpr (shape.bits == 8) {
         Int codes = Isa::load(chunk + kLine * Quad);
-        if constexpr (Flips) codes = Isa::flip(codes);
+        if constexpr (Isa::flips) codes = Isa::flip(codes);
         return codes;
     } else if constexpr (shape.bits >= 4) {
         Int both = Isa::load(chunk + kLine * (Quad / 2));
         Int low = Isa::bits(Quad % 2 ? Isa::template right<4>(both) : both, 0x0F);
-        if constexpr (shape.codes == Codes::iq4_nl) return Isa::look_up(kIq4Nl, Flips ? 128 : 0, low);
+        if constexpr (shape.codes == Codes::iq4_nl) return Isa::look_up(kIq4Nl, Isa::flips ? 128 : 0, low);
         if constexpr (shape.codes == Codes::mxfp4) return Isa::look_up(kMxfp4, 12, low);
         if constexpr (shape.bits == 5) {
             Int plane = Isa::load(chunk + kLine * 4);
@@ -189,7 +190,7 @@ private:
 // --- products of a chunk ------------------------------------------------------------------------------------------------
 
 // Adds the products of quads [First, Last) of R rows and N units to `sums`. `codes(n, quad)` gives a unit's codes.
-template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, bool UnsignedRows = false, class CodesOf>
+template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, class CodesOf>
 inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes) {
     using Int = typename Isa::Int;
     if constexpr (Isa::has_dot || Signed) {
@@ -198,10 +199,7 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
             static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
             static_for<0, R>([&](auto r) {
                 const auto x = Isa::template four<quad>(rows[r]);
-                static_for<0, N>([&](auto n) {
-                    if constexpr (UnsignedRows) sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], x, unit[n]);
-                    if constexpr (!UnsignedRows) sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x);
-                });
+                static_for<0, N>([&](auto n) { sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x); });
             });
         });
     } else if constexpr (First < Last) {
@@ -267,7 +265,7 @@ DRAGOMAN_INLINE float shift_of_group(const Rows& rows, int64_t row, int64_t begi
     return sum;
 }
 
-// --- few rows -----------------------------------------------------------------------------------------------------------
+// --- codes as they lie --------------------------------------------------------------------------------------------------
 
 // What half a chunk of N units (or all of it) has with chunk `c` of R rows. `codes`, `chunk`: those of the chunk.
 template <class Isa, Format F, int R, int N, int Half>
@@ -342,10 +340,11 @@ template <class Isa, Format F, int N>
     add_chunk<Isa, F, 1, N>(row, 0, codes, chunk, scales, sums);
 }
 
-// R rows by N units of one matrix, from the first chunk to the last. `bytes[n]`, `lanes[n]`: a unit's panel and first output there.
+// R rows by N units of one matrix, to `y` [R][N][lanes]. `panels[n]`, `lanes[n]`: a unit's panel and first output there. `asks`: the panels
+// come from memory, which is asked for ahead.
 template <class Isa, Format F, bool Wide, int R, int N>
-[[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N],
-                                      const int (&lanes)[N], typename Isa::Flt (&sums)[R][N]) {
+inline void direct_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N], const int (&lanes)[N],
+                        float* y, bool asks) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     constexpr Shape shape = shape_of(F);
@@ -355,11 +354,11 @@ template <class Isa, Format F, bool Wide, int R, int N>
     for (int row = 0; row < R; ++row) refined |= refined_blocks(rows, row);
     const int8_t* codes[R];
     const uint8_t* chunk[N];
-    static_for<0, R>([&](auto r) { codes[r] = rows.codes + r * chunks * kChunk * kCopies; });
+    static_for<0, R>([&](auto r) { codes[r] = rows.codes + r * chunks * kChunk; });
     static_for<0, N>([&](auto n) { chunk[n] = panels[n] + first + 4 * lanes[n]; });
     auto scales = make_array<N>([&](auto n) { return Scales<Isa, F>(panels[n], per_block, lanes[n]); });
     static_for<0, N>([&](auto n) { scales[n].seek(0); });
-    Flt group[R][N];
+    Flt sums[R][N], group[R][N];
     static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = group[r][n] = Isa::zero(); }); });
     int64_t left = per_block, begin = 0;  // of a group
     for (int64_t c = 0; c < chunks; ++c) {
@@ -388,7 +387,7 @@ template <class Isa, Format F, bool Wide, int R, int N>
             }
         }
         static_for<0, N>([&](auto n) {
-            if (N == 1 || n == 0 || panels[n] != panels[0])
+            if (asks && (N == 1 || n == 0 || panels[n] != panels[0]))
                 static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk[n] + kAhead + kLine * line); });
             chunk[n] += bytes;
             scales[n].next();
@@ -405,15 +404,15 @@ template <class Isa, Format F, bool Wide, int R, int N>
             });
         });
     }
+    static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { Isa::store(y + (r * N + n) * Isa::lanes, sums[r][n]); }); });
 }
 
-// --- many rows ----------------------------------------------------------------------------------------------------------
+// --- unpacked codes -----------------------------------------------------------------------------------------------------
 
 // Codes and scales of N units and up to kBlockChunks chunks, unpacked. Codes of a unit lie one quad after the other.
 template <class Isa, int N>
 struct Unpacked {
     alignas(64) uint8_t codes[kBlockChunks][kQuads][N][4 * Isa::lanes];
-    alignas(64) uint8_t starts[kBlockChunks][N][4 * Isa::lanes];  // i32, of products with unsigned rows
     alignas(64) float scales[kBlockChunks][2][N][Isa::lanes];
     alignas(64) float minima[kBlockChunks][2][N][Isa::lanes];
 };
@@ -435,14 +434,6 @@ template <class Isa, Format F, bool Wide, int N>
                     Isa::store(out.codes[c][quad][n], Isa::first_outputs(codes, next));
                     Isa::store(out.codes[c][quad + 1][n], Isa::last_outputs(codes, next));
                 });
-            } else if constexpr (has_unsigned_rows<Isa, F>()) {
-                auto offset = Isa::nothing();
-                static_for<0, kQuads>([&](auto quad) {
-                    const auto codes = quad_of<Isa, F, quad, false>(chunk);
-                    Isa::store(out.codes[c][quad][n], codes);
-                    offset = Isa::template add_dot<false>(offset, Isa::broadcast(static_cast<int32_t>(0x80808080)), codes);
-                });
-                Isa::store(out.starts[c][n], Isa::negative(offset));
             } else {
                 static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
             }
@@ -459,16 +450,16 @@ template <class Isa, Format F, bool Wide, int N>
 
 // R rows by N unpacked units, chunks [begin, end) of the rows. `sums` [R][N][lanes] is continued, and so is `group`, what the group
 // has so far in which the chunks begin, where groups are wide. `at`: the place of chunk `begin` in the block.
-template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, bool UnsignedRows, int Offset, int R, int N>
-[[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end,
-                                       int64_t chunks_of_group, float* sums, float* group, int64_t at = 0) {
+template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, int Offset, int R, int N>
+inline void unpacked_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end, int64_t chunks_of_group,
+                          float* sums, float* group, int64_t at = 0) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     const int64_t chunks = rows.chunks;
     const int8_t* codes[R];
     Flt total[R][N];
     static_for<0, R>([&](auto r) {
-        codes[r] = rows.codes + ((r * kCopies + UnsignedRows) * chunks + begin) * kChunk;
+        codes[r] = rows.codes + (r * chunks + begin) * kChunk;
         static_for<0, N>([&](auto n) { total[r][n] = Isa::load((Wide ? group : sums) + (r * N + n) * Isa::lanes); });
     });
     const auto taken = static_cast<int64_t>(static_cast<uint32_t>(begin) % static_cast<uint32_t>(chunks_of_group));
@@ -479,19 +470,15 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, b
         static_for<0, Subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
-                if constexpr (UnsignedRows) {
-                    static_for<0, N>([&](auto n) { products[r][n] = Isa::load(block.starts[place][n]); });
-                } else {
-                    const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
-                    static_for<0, N>([&](auto n) { products[r][n] = start; });
-                }
+                const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
+                static_for<0, N>([&](auto n) { products[r][n] = start; });
             });
             constexpr int quads = kQuads / Subs;
             const auto unpacked = [&](auto n, auto quad) { return Isa::load(unit[quad][n]); };
             if constexpr (Isa::has_two_rows) {
                 add_by_two_rows<Isa, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
             } else {
-                add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads, UnsignedRows>(codes, products, unpacked);
+                add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
             }
             Flt scale[N];
             if constexpr (!Wide) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[place][half][n]); });
@@ -544,6 +531,7 @@ class Tiles {
     static constexpr int kSubs = kChunk / kShape.sub;
     static constexpr int kFew = Isa::few_rows;
     static constexpr int kMany = Isa::many_rows;
+    static constexpr int kLargest = is_unpacked<Isa, F>() ? kFew : kMany;  // tile of codes as they lie
 
 public:
     Tiles(const Matrix& matrix, const Rows& rows, int64_t num_rows, float* y, int64_t y_stride)
@@ -557,35 +545,38 @@ public:
 
 private:
     static constexpr int kTaken = Isa::units;
+    static constexpr int kWidth = kTaken * Isa::lanes;
 
-    void units(int64_t first, int count) const {
+    // Units that are taken together, `count` of which are different.
+    struct Units {
+        int64_t first;
+        int count;
         const uint8_t* panels[kTaken];
         int lanes[kTaken];
+    };
+
+    [[gnu::flatten]] void units(int64_t first, int count) const {
+        Units of{first, count, {}, {}};
         static_for<0, kTaken>([&](auto n) {
             const int64_t unit = first + (n < count ? n : 0);
-            panels[n] = matrix_.panel(unit / kUnits);
-            lanes[n] = static_cast<int>(unit % kUnits) * Isa::lanes;
+            of.panels[n] = matrix_.panel(unit / kUnits);
+            of.lanes[n] = static_cast<int>(unit % kUnits) * Isa::lanes;
         });
-        if (num_rows_ <= Isa::most_few) {
-            int64_t row = 0;
-            for (; row + kFew <= num_rows_; row += kFew) few<kFew>(first, count, panels, lanes, row);
-            for (; row + 2 <= num_rows_; row += 2) few<2>(first, count, panels, lanes, row);
-            if (row < num_rows_) few<1>(first, count, panels, lanes, row);
-        } else {
-            many(first, count, panels, lanes);
+        if constexpr (is_unpacked<Isa, F>()) {
+            if (num_rows_ > Isa::most_few) return unpacked(of);
+        }
+        alignas(64) float sums[kBlockRows * kWidth];
+        for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
+            const int64_t here = least(kBlockRows, num_rows_ - row);
+            in_tiles<kLargest, kFew, 2, 1>(here, [&](int64_t r, auto some) {
+                direct_rows<Isa, F, Wide, some, kTaken>(matrix_, row_of(rows_, row + r), of.panels, of.lanes, sums + r * kWidth,
+                                                        row + r == 0);
+            });
+            write_all(of, row, here, sums);
         }
     }
 
-    template <int R>
-    void few(int64_t first, int count, const uint8_t* const (&panels)[kTaken], const int (&lanes)[kTaken], int64_t row) const {
-        typename Isa::Flt sums[R][kTaken];
-        few_rows<Isa, F, Wide, R, kTaken>(matrix_, row_of(rows_, row), panels, lanes, sums);
-        for (int r = 0; r < R; ++r)
-            for (int n = 0; n < count; ++n) write(row + r, first + n, sums[r][n]);
-    }
-
-    void many(int64_t first, int count, const uint8_t* const (&panels)[kTaken], const int (&lanes)[kTaken]) const {
-        constexpr int kWidth = kTaken * Isa::lanes;
+    [[gnu::flatten, gnu::noinline]] void unpacked(const Units& of) const {
         alignas(64) float sums[kBlockRows * kWidth], group[Wide ? kBlockRows * kWidth : 1];
         Unpacked<Isa, kTaken> block;
         for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
@@ -596,33 +587,41 @@ private:
             for (int64_t r = 0; r < here; ++r) refined[r] = refined_blocks(rows_, row + r);
             for (int64_t begin = 0; begin < rows_.chunks; begin += kBlockChunks) {
                 const int64_t end = least(begin + kBlockChunks, rows_.chunks);
-                unpack<Isa, F, Wide, kTaken>(matrix_, panels, lanes, begin, end, block);
-                int64_t r = 0;
-                const auto at = [&](float* of_rows) { return of_rows + (Wide || of_rows == sums ? r * kWidth : 0); };
-                for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, at(sums), at(group));
-                for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, at(sums), at(group));
-                if (r < here) continued<1>(block, row + r, begin, end, at(sums), at(group));
-                for (r = 0; r < here; ++r)
+                unpack<Isa, F, Wide, kTaken>(matrix_, of.panels, of.lanes, begin, end, block);
+                in_tiles<kMany, 2, 1>(here, [&](int64_t r, auto some) {
+                    unpacked_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, Wide,
+                                  offset_of<Isa>(F), some, kTaken>(block, row_of(rows_, row + r), begin, end,
+                                                                   matrix_.chunks_of_block(), sums + r * kWidth,
+                                                                   Wide ? group + r * kWidth : group);
+                });
+                for (int64_t r = 0; r < here; ++r)
                     if (has_block(refined[r], begin / kBlockChunks)) add_refined(block, row + r, begin, end, sums + r * kWidth);
             }
-            for (int64_t r = 0; r < here; ++r)
-                for (int n = 0; n < count; ++n) write(row + r, first + n, Isa::load(sums + r * kWidth + n * Isa::lanes));
+            write_all(of, row, here, sums);
         }
     }
 
-    template <int R>
-    void continued(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums, float* group) const {
-        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, Wide, has_unsigned_rows<Isa, F>(),
-                  offset_of<Isa>(F), R, kTaken>(block, row_of(rows_, row), begin, end, matrix_.chunks_of_block(), sums, group);
+    // Calls `take(row, number)` for each of the rows, as many at a time as the first number says while there are so many, then the next.
+    template <int... Numbers, class Take>
+    static void in_tiles(int64_t count, const Take& take) {
+        int64_t row = 0;
+        const auto tiles_of = [&](auto number) {
+            for (; row + number <= count; row += number) take(row, number);
+        };
+        (tiles_of(std::integral_constant<int, Numbers>{}), ...);
     }
 
     // Adds what the codes of these chunks leave out of a row.
     void add_refined(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
         for_finer(rows_, row, begin, end, [&](Finer& finer) __attribute__((always_inline)) {
-            many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, false,
-                      has_unsigned_rows<Isa, F>(), offset_of<Isa>(F), 1, kTaken>(block, finer.row(), 0, 1, 1, sums, nullptr,
-                                                                                 finer.chunk - begin);
+            unpacked_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, false, offset_of<Isa>(F), 1,
+                          kTaken>(block, finer.row(), 0, 1, 1, sums, nullptr, finer.chunk - begin);
         });
+    }
+
+    void write_all(const Units& of, int64_t row, int64_t count, const float* sums) const {
+        for (int64_t r = 0; r < count; ++r)
+            for (int n = 0; n < of.count; ++n) write(row + r, of.first + n, Isa::load(sums + r * kWidth + n * Isa::lanes));
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {

@@ -19,7 +19,7 @@ struct Avx512Vnni {
     static constexpr int lanes = 16, units = 2, registers = 32;
     static constexpr bool has_dot = true, flips = true, has_two_rows = false;
     static constexpr int attention_rows = 8, attention_units = 2, code_rows = 8, code_units = 2;
-    static constexpr int few_rows = 4, most_few = 32, many_rows = 6;
+    static constexpr int few_rows = 4, most_few = 32, many_rows = 6, direct_bits = 8;
 
     static Int load(const uint8_t* from) { return _mm512_loadu_si512(from); }
     static Flt load(const float* from) { return _mm512_loadu_ps(from); }

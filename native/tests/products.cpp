@@ -114,7 +114,7 @@ void pack_random(const Matrix& matrix, uint8_t* out) {
 std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const std::vector<float>& x, int64_t num_rows) {
     const int64_t chunks = matrix.chunks();
     const auto size = [](int64_t count) { return static_cast<size_t>(count); };
-    std::vector<int8_t> codes(size(num_rows * chunks * kChunk * dragoman::kCopies));
+    std::vector<int8_t> codes(size(num_rows * chunks * kChunk));
     std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * dragoman::kShifts));
     std::vector<int32_t> sums(size(num_rows * chunks * dragoman::kSums));
     std::vector<float> totals(size(num_rows));
