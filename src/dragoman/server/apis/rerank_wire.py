@@ -146,6 +146,8 @@ def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
     )
 
 
+# --- calls ------------------------------------------------------------------------------------------------------------
+
 _ALL_PIECES = 10_000  # more than any call may have
 
 
@@ -210,8 +212,7 @@ def _max_pieces(body: RerankBody, words: Profile) -> int:
 
 
 def _check(body: RerankBody, words: Profile) -> None:
-    if words.requires_model and body.model is None:
-        raise words.payload_fault("model", "model is missing", param="model")
+    words.check_model(body.model)
     for name, bounds in BOUNDS.items():
         if (value := getattr(body, name)) is not None:
             check_number(name, value, bounds, words)

@@ -43,6 +43,8 @@ from dragoman.types import (
     TokenPrompt,
 )
 
+# --- bodies and answers -----------------------------------------------------------------------------------------------
+
 
 class CompletionBody(SharedBody, kw_only=True):
     """`prompt` is one string, strings, token ids, or lists of token ids."""
@@ -110,6 +112,8 @@ class CompletionChunk(msgspec.Struct):
     timings: Timings | UnsetType = UNSET
     prompt_progress: ToldProgress | UnsetType = UNSET
 
+
+# --- encoder ----------------------------------------------------------------------------------------------------------
 
 Part = SequenceResult | GenerationEvent
 """A whole choice, or the next part of one."""
@@ -257,6 +261,8 @@ def _top_logprobs(token: TokenOutput, top_n: int, *, names_by_id: bool) -> dict[
     candidates.setdefault(f"token_id:{token.id}" if names_by_id else token.token_text, json_logprob(token.logprob))
     return candidates
 
+
+# --- dialect ----------------------------------------------------------------------------------------------------------
 
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
 

@@ -155,6 +155,8 @@ def defaults_of(profile: Profile) -> dict[str, Any]:
     return {**_DEFAULTS, **profile.defaults, **changed}
 
 
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
 _TOKEN_ID = {"type": "integer", "minimum": 0}
 _SIZES = Limits()  # of which only those are used here that no option sets
 _WORD = {**NON_EMPTY_TEXT, "maxLength": _SIZES.max_word_chars}

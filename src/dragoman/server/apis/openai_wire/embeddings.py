@@ -12,7 +12,7 @@ from msgspec import Meta
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.describe import struct_body
-from dragoman.server.apis.openai_wire.fields import shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_word, shown, unknown_names
 from dragoman.server.apis.openai_wire.pooling import (
     CUT,
     CUT_SCHEMA,
@@ -111,6 +111,9 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
     )
 
 
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
 async def _embed(call: TextsCall[EmbeddingsBody]) -> EmbeddingList:
     profile, body, words = call.profile, call.body, call.words
     service = embedder(profile)
@@ -167,13 +170,11 @@ def check_token_ids(texts: Sequence[Text], is_allowed: bool | None, profile: Mod
 def check_body(raw: Mapping[str, Any], body: EmbeddingsBody, words: Profile) -> None:
     if body.ttl is not None:
         note_ttl(body.ttl, words)
-    if words.requires_model and body.model is None:
-        raise words.payload_fault("model", "model is missing", param="model")
+    words.check_model(body.model)
     if body.input is None and "messages" in raw:
         raise UnsupportedFeature("messages cannot be embedded: send the texts as input", param="messages")
     if body.input is None:
         raise words.missing("input")
     if None not in (body.task, body.prompt_name) and body.task != body.prompt_name:
         raise words.wrong("task", f"the same as prompt_name ({shown(body.prompt_name)})", body.task, "conflict")
-    if body.encoding_format is not None and body.encoding_format not in FORMATS:
-        raise words.wrong("encoding_format", "float or base64", body.encoding_format)
+    check_word("encoding_format", body.encoding_format, FORMATS, words)

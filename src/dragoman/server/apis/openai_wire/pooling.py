@@ -32,6 +32,9 @@ CUT = "truncate_prompt_tokens"
 CUT_SCHEMA: Schema = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
 
 
+# --- reading texts ----------------------------------------------------------------------------------------------------
+
+
 class Texts(NamedTuple):
     """`is_list`: the client sent a list, even if it has only one entry."""
 
@@ -144,6 +147,8 @@ def texts_schema(limits: Limits) -> Schema:
 MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
 
 
+# --- writing vectors --------------------------------------------------------------------------------------------------
+
 _VALUES_AT_ONCE = 20_000  # about two milliseconds
 
 _ENCODER = msgspec.json.Encoder()
@@ -176,6 +181,8 @@ IGNORED_FIELDS: Mapping[str, str] = {
     "priority": "texts are computed in the order in which they come",
 }
 
+
+# --- operations -------------------------------------------------------------------------------------------------------
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 Clock = Callable[[], float]

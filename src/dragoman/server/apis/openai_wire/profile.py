@@ -79,6 +79,10 @@ class Profile:
     def missing(self, param: str, allowed: str = "") -> InvalidRequest:
         return self.fault(param, "missing", f"{param} is missing" + (f": it must be {allowed}" if allowed else ""))
 
+    def check_model(self, named: str | None) -> None:
+        if self.requires_model and named is None:
+            raise self.payload_fault("model", "model is missing", param="model")
+
     def payload_fault(
         self, problem: str, message: str, *, param: str | None = None, **values: object
     ) -> InvalidPayload:

@@ -45,6 +45,8 @@ from dragoman.server.operations import (
 )
 from dragoman.server.security.scopes import Scope
 
+# --- lists of models --------------------------------------------------------------------------------------------------
+
 
 class OpenAiModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model. `created`: Unix time in seconds. `max_model_len`: tokens of context.
@@ -87,6 +89,8 @@ def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
 def openai_models(models: Sequence[ModelFacts], owned_by: str = "dragoman") -> OpenAiModelList:
     return OpenAiModelList(data=[openai_model(facts, owned_by) for facts in models])
 
+
+# --- operations -------------------------------------------------------------------------------------------------------
 
 _CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True}
 

@@ -20,6 +20,8 @@ from dragoman.server.http.accepted import names
 from dragoman.server.operations import AnswerOperation, Api, Server
 from dragoman.server.security.scopes import Scope
 
+# --- files ------------------------------------------------------------------------------------------------------------
+
 INDEX = "index.html"
 
 MEDIA_TYPES: Mapping[str, str] = {
@@ -93,6 +95,8 @@ def _matches(if_none_match: str, tag: str) -> bool:
     known = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
     return tag in known or known == ["*"]
 
+
+# --- the API ----------------------------------------------------------------------------------------------------------
 
 NAME = "playground"
 PATH = "/playground"

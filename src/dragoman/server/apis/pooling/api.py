@@ -52,6 +52,9 @@ from dragoman.server.pooling.base import (
 TASKS = ("embed", "token_embed", "classify")
 
 
+# --- bodies and answers -----------------------------------------------------------------------------------------------
+
+
 class ClassifyBody(msgspec.Struct, kw_only=True):
     """The body of POST /classify."""
 
@@ -151,6 +154,8 @@ def bodies(profile: ModelProfile) -> dict[str, Schema]:
     )
     return {"ClassifyRequest": made(ClassifyBody), "PoolingRequest": made(PoolingBody)}
 
+
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 _SERVICES: Mapping[str, Callable[[ModelProfile], PoolingService]] = {
     "embed": embedder,
@@ -252,6 +257,8 @@ async def _vectors(
         embedded = await service.embed(request)
     return list(embedded.values), embedded.num_tokens
 
+
+# --- the API ----------------------------------------------------------------------------------------------------------
 
 NAME = "pooling"
 

@@ -59,6 +59,8 @@ from dragoman.server.operations import (
 from dragoman.server.responder import note_ignored, send_streamed
 from dragoman.server.security.scopes import Scope
 
+# --- one response -----------------------------------------------------------------------------------------------------
+
 
 def _after(query: Mapping[str, str]) -> int | None:
     text = query.get("starting_after")
@@ -156,6 +158,8 @@ def input_tokens(dialect_name: str) -> AnswerCall:
 
 V1 = "responses.v1"
 V3 = "responses.v3"
+
+# --- the API ----------------------------------------------------------------------------------------------------------
 
 _EXAMPLE = {"model": "default", "input": QUESTION, "max_output_tokens": 32, "temperature": 0, "stream": True}
 _ABOUT_ONE = ("unauthorized", "not_found", "invalid_request", "invalid_parameter", "unsupported")

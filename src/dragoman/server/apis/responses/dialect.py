@@ -46,6 +46,8 @@ from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Ru
 from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.types import ChatPrompt, GenerationRequest
 
+# --- truncation: auto -------------------------------------------------------------------------------------------------
+
 Message = Mapping[str, Any]
 
 # Of the context, for an input that was too long, where the client does not say how long the answer may be.
@@ -56,6 +58,7 @@ async def fitted(prompt: ChatPrompt, max_tokens: int | None, service: TextServic
     """The conversation without its oldest messages, until it fits with room for `max_tokens`. Raises: InvalidRequest.
 
     Instructions, the last message of the user's and what came last stay, even if they do not fit.
+    Source: OpenAI API reference, responses, truncation.
     """
     context = service.max_model_len
     if await _fits(prompt, context - (max_tokens or 1), service):
@@ -92,6 +95,8 @@ def _shortened(messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
         for begin in steps[1:]:
             yield (*leading, question, *after[begin:])
 
+
+# --- dialect ----------------------------------------------------------------------------------------------------------
 
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
 _OTHER_NAMES = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.chat.messages import joined_content, parsed_arguments, picture
-from dragoman.server.apis.openai_wire.fields import check_count, check_length, either, shown
+from dragoman.server.apis.openai_wire.fields import check_count, check_length, check_word, either, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import InputItem, InputPart
 from dragoman.server.apis.responses.store import Item
@@ -141,8 +141,7 @@ class Conversation:
         role = item.role
         if not role:
             raise self._profile.missing(f"{path}.role", either(ROLES))
-        if role not in ROLES:
-            raise self._profile.wrong(f"{path}.role", either(ROLES), role)
+        check_word(f"{path}.role", role, ROLES, self._profile)
         if item.content is None:
             raise self._profile.missing(f"{path}.content", "a text or parts")
         content = self._content(item.content, f"{path}.content")

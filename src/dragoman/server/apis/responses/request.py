@@ -112,8 +112,7 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
     if body.response_format is not None:
         message = "response_format cannot be used together with text.format: give one of them"
         raise profile.fault("response_format", "conflict", message)
-    if own.type not in ("text", "json_object", "json_schema"):
-        raise profile.wrong("text.format.type", "text, json_object or json_schema", own.type)
+    check_word("text.format.type", own.type, ("text", "json_object", "json_schema"), profile)
     if own.type == "json_schema" and own.schema is None:
         raise profile.missing("text.format.schema", "a JSON schema")
     asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None, strict=own.strict)

@@ -34,6 +34,9 @@ _SECRET_BYTES = 32
 logger = logging.getLogger("dragoman.server")
 
 
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
 class ResponseDocument(msgspec.Struct, frozen=True):
     """A response as it is kept. `used_s`: seconds since the epoch. `has_ended` False = it is made in the background."""
 
@@ -101,6 +104,9 @@ Item = Mapping[str, Any]
 _ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{16})")
 _ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{48})[io][0-9]+")
 _NOT_STORED = b"not stored"
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +314,9 @@ class ResponseStore:
 def _document(running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> ResponseDocument:
     items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
     return ResponseDocument(response.id, running.caller, time.time(), has_ended, response, items, told)
+
+
+# --- context of a call ------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
