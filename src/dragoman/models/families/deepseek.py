@@ -11,7 +11,7 @@ from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
-from dragoman.models.families.experts import ChosenWithBias, WithExperts, read_experts
+from dragoman.models.families.experts import ChosenWithBias, WithExperts, grouped_rule, read_experts
 from dragoman.models.families.llama import Llama
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description, yarn_growth
 from dragoman.models.storage.constants import Node
@@ -88,18 +88,9 @@ class BiasedExperts(ChosenWithBias, RoutedExperts):
         super().__init__(config)
 
     def routing_rule(self, config: Config) -> RoutingRule:
-        """The best experts of the groups that have the best pairs of them."""
         config.choice("scoring_func", self.scoring, self.scoring[0])
         config.expect(topk_method="noaux_tc")
-        num_groups = config.count("n_group", 1)
-        return RoutingRule(
-            score="sigmoid",
-            is_normalized=config.flag("norm_topk_prob", True),
-            scale=config.number("routed_scaling_factor", 1.0),
-            num_groups=num_groups,
-            num_active_groups=config.count("topk_group", num_groups),
-            group_best=2,
-        )
+        return grouped_rule(config, "sigmoid")
 
 
 class DeepseekV2(LatentAttention, RoutedExperts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, route
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
@@ -100,6 +100,19 @@ def read_experts(
     num_active, inner_size = active_count(config, active, num_experts), config.count(size)
     activation = config.choice("hidden_act", ACTIVATIONS, "silu")
     return ExpertFacts(num_experts, num_active, inner_size, activation, rule, shared_size)
+
+
+def grouped_rule(config: Config, score: Literal["softmax", "sigmoid"] = "softmax") -> RoutingRule:
+    """The best experts of the groups that have the best pairs of them. Raises: ModelError."""
+    num_groups = config.count("n_group", 1)
+    return RoutingRule(
+        score=score,
+        is_normalized=config.flag("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", 1.0),
+        num_groups=num_groups,
+        num_active_groups=config.count("topk_group", num_groups),
+        group_best=2,
+    )
 
 
 def check_groups(facts: ExpertFacts) -> None:

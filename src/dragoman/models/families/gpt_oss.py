@@ -25,6 +25,7 @@ class GptOss(Llama):
     architectures = ("GptOssForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     packings = ("mxfp4",)
+    qkv_bias = output_bias = ("attention_bias", True)
 
     def __init__(self, config: Config) -> None:
         config.skip("output_router_logits", "router_aux_loss_coef")  # of training
@@ -34,9 +35,6 @@ class GptOss(Llama):
         super().__init__(config)
 
     # --- config.json --------------------------------------------------------------------------------------------------
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        return config.flag("attention_bias", True), config.flag("attention_bias", True)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         return read_slides(config, all_but_every(2))

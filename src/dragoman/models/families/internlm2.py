@@ -21,15 +21,12 @@ class InternLM2(Llama):
     output_name = "wo"
     mlp_name = "feed_forward"
     mlp_names = ("w1", "w3", "w2")
+    qkv_bias = output_bias = ("bias", True)
 
     def __init__(self, config: Config) -> None:
         config.expect(rope_pos_id_version="default")  # else pictures' tokens advance by less than one position
         config.skip("rope_pos_id_stride")
         super().__init__(config)
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        has_bias = config.flag("bias", True)
-        return has_bias, has_bias
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
         return by_group(weights.at("wqkv"), facts)

@@ -28,6 +28,12 @@ from dragoman.models.weights import Weights, halves
 HeadNorms = Literal["", "each", "all"]
 
 
+Bias = bool | tuple[str, bool]
+"""True if there is one; or the key of config.json that says it, and its default."""
+
+ATTENTION_BIAS = ("attention_bias", False)
+
+
 class LayerNorms(NamedTuple):
     """The names of a layer's norms: of what goes into attention and MLP, and of what comes out. Empty = there is none."""
 
@@ -54,6 +60,8 @@ class Llama(Family):
     mlp_name: ClassVar[str] = "mlp"
     mlp_names: ClassVar[tuple[str, ...]] = ("gate_proj", "up_proj", "down_proj")
     has_gate: ClassVar[bool] = True
+    qkv_bias: ClassVar[Bias] = ATTENTION_BIAS
+    output_bias: ClassVar[Bias] = ATTENTION_BIAS
     is_parallel: bool = False
     rotary_part: ClassVar[float | None] = None
     has_interleaved_pairs: ClassVar[bool] = False
@@ -65,7 +73,9 @@ class Llama(Family):
     def __init__(self, config: Config) -> None:
         self.norm_epsilon = config.positive(*self.epsilon)
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
-        self.has_qkv_bias, self.has_output_bias = self.attention_biases(config)
+        self.has_qkv_bias, self.has_output_bias = (
+            bias if isinstance(bias, bool) else config.flag(*bias) for bias in (self.qkv_bias, self.output_bias)
+        )
         self.has_mlp_bias = config.flag("mlp_bias")
         config.skip("pretraining_tp")
         self.rotary = self.read_rotary(config)
@@ -81,11 +91,6 @@ class Llama(Family):
             for index in range(config.count("num_hidden_layers"))
         )
         return self.read_ends(config, layers, self.rotary.max_position, self.rotary.long_context_from)
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """True if queries, keys and values have a bias; True if the output has."""
-        has_bias = config.flag("attention_bias")
-        return has_bias, has_bias
 
     def read_rotary(self, config: Config) -> RotaryReading:
         part, is_interleaved = self.rotary_part, self.has_interleaved_pairs

@@ -8,7 +8,7 @@ from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.families.experts import ChosenWithBias
 from dragoman.models.families.llama import head_size
-from dragoman.models.families.mixtral import Mixtral
+from dragoman.models.families.mistral import Mixtral
 from dragoman.models.rotary import RotaryReading, read_rotary
 
 

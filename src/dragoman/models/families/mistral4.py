@@ -7,6 +7,7 @@ from dataclasses import replace
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, QueryGrowth, RoutingRule
 from dragoman.models.families.deepseek import LatentAttention, RoutedExperts
+from dragoman.models.families.experts import grouped_rule
 from dragoman.models.families.llama import Llama, head_size
 from dragoman.models.families.mistral import Mistral
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description
@@ -53,11 +54,4 @@ class Mistral4(GrowingQueries, LatentAttention, RoutedExperts):
         return reading
 
     def routing_rule(self, config: Config) -> RoutingRule:
-        num_groups = config.count("n_group", 1)
-        return RoutingRule(
-            is_normalized=config.flag("norm_topk_prob", True),
-            scale=config.number("routed_scaling_factor", 1.0),
-            num_groups=num_groups,
-            num_active_groups=config.count("topk_group", num_groups),
-            group_best=2,
-        )
+        return grouped_rule(config)

@@ -18,10 +18,9 @@ from dragoman.models.facts import (
     ExpertFacts,
     LayerFacts,
     MlpFacts,
-    RoutingRule,
 )
 from dragoman.models.families.base import Family, Layout
-from dragoman.models.families.experts import active_count, check_groups
+from dragoman.models.families.experts import active_count, check_groups, grouped_rule
 from dragoman.models.families.llama import head_counts, head_size
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
 from dragoman.models.storage.constants import Node
@@ -95,15 +94,8 @@ class NemotronH(Family):
 
     def _experts(self, config: Config, activation: str) -> ExpertFacts:
         config.expect(n_shared_experts=1)
-        num_experts, num_groups = config.count("n_routed_experts", 8), config.count("n_group", 1)
-        rule = RoutingRule(
-            "sigmoid",
-            is_normalized=config.flag("norm_topk_prob", True),
-            scale=config.number("routed_scaling_factor", 1.0),
-            num_groups=num_groups,
-            num_active_groups=config.count("topk_group", 1),
-            group_best=2,
-        )
+        config.assume(topk_group=1)
+        num_experts, rule = config.count("n_routed_experts", 8), grouped_rule(config, "sigmoid")
         active = active_count(config, "num_experts_per_tok", num_experts)
         inner_size = config.count("moe_intermediate_size")
         shared_size = config.count("moe_shared_expert_intermediate_size")

@@ -1,4 +1,7 @@
-"""OLMo: the first is Llama whose norms have no weights; 2 and 3 norm the outputs of attention and MLP, queries and keys."""
+"""OLMo: the first is Llama whose norms have no weights; 2 and 3 norm the outputs of attention and MLP, queries and keys.
+
+OLMoE is Llama with experts, that norms queries and keys as a whole.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from dragoman.models.blocks.nodes import clamped
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
+from dragoman.models.facts import ExpertFacts, RoutingRule
+from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.rotary import RotaryReading, read_two_rotaries
@@ -52,3 +57,19 @@ class Olmo3(Olmo2):
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         return read_slides(config, all_but_every(4))
+
+
+class OlmoExperts(WithExperts):
+    """OLMoE 1B-7B."""
+
+    architectures = ("OlmoeForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+    head_norms = "all"
+
+    def __init__(self, config: Config) -> None:
+        config.expect(clip_qkv=None)
+        super().__init__(config)
+
+    def expert_facts(self, config: Config, index: int) -> ExpertFacts:
+        rule = RoutingRule(is_normalized=config.flag("norm_topk_prob"))
+        return read_experts(config, rule, size="intermediate_size")

@@ -9,8 +9,8 @@ from dragoman.models.blocks.experts import Routing, router_logits
 from dragoman.models.blocks.nodes import integers, scalar
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts
-from dragoman.models.families.llama import Llama, head_size
-from dragoman.models.families.mixtral import Mixtral
+from dragoman.models.families.llama import ATTENTION_BIAS, head_size
+from dragoman.models.families.mistral import Mixtral
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -23,6 +23,7 @@ class PhiExperts(Mixtral):
 
     architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
     has_layer_norms = True
+    qkv_bias = output_bias = ATTENTION_BIAS
 
     def __init__(self, config: Config) -> None:
         config.expect(num_experts_per_tok=2)
@@ -32,9 +33,6 @@ class PhiExperts(Mixtral):
         self.tolerance = 2 * config.number("router_jitter_noise", 0.01)
         self.has_head_bias = config.flag("lm_head_bias")
         super().__init__(config)
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        return Llama.attention_biases(self, config)
 
     def read_rotary(self, config: Config) -> RotaryReading:
         """Checkpoints have one magnitude for short and long contexts."""

@@ -1,6 +1,6 @@
-"""Qwen 3.5, the dense ones: three of four layers mix tokens by a gated delta rule, the others by gated attention.
+"""Qwen 3.5 and Qwen3-Next: three of four layers mix tokens by a gated delta rule, the others by gated attention.
 
-Source: the Qwen 3.5 release; Gated DeltaNet, arXiv:2412.06464.
+Source: their releases; Gated DeltaNet, arXiv:2412.06464.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, ModelFacts
 from dragoman.models.families.llama import HeadNorms, Llama
+from dragoman.models.families.qwen import WithSharedExpert
+from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -113,3 +115,48 @@ def _delta_facts(config: Config) -> DeltaFacts:
     width = 2 * num_keys * key_size + num_heads * value_size
     convolution = ConvolutionFacts(width, config.count("linear_conv_kernel_dim", 4, least=2))
     return DeltaFacts(num_keys, num_heads, key_size, value_size, convolution)
+
+
+class Qwen3Next(Qwen35, WithSharedExpert):
+    """Qwen3-Next 80B-A3B."""
+
+    architectures = ("Qwen3NextForCausalLM",)
+    read_slides = Llama.read_slides
+
+    def __init__(self, config: Config) -> None:
+        config.expect(use_sliding_window=False)
+        config.assume(norm_topk_prob=True)
+        super().__init__(config)
+
+    def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
+        """Parts of two tensors, in which each key's head lies together with the values' heads that read by it.
+
+        GGUF files have the first one in two: queries, keys and values of all heads below each other, and the gate.
+        """
+        num_readers = facts.num_heads // facts.num_key_heads
+        narrow = weights.at("in_proj_ba")
+        parts, fades = (
+            narrow.rows(rows, 2 * facts.num_heads) for rows in _parts(facts.num_key_heads, (num_readers,) * 2)
+        )
+        if "in_proj_qkv.weight" in weights:
+            return DeltaWeights(weights.at("in_proj_qkv"), weights.at("in_proj_z"), parts, fades)
+        q, k, v, z = _parts(facts.num_key_heads, (facts.key_size,) * 2 + (num_readers * facts.value_size,) * 2)
+        wide, num_wide = weights.at("in_proj_qkvz"), 2 * (facts.key_width + facts.value_width)
+        return DeltaWeights(wide.rows(np.concatenate((q, k, v)), num_wide), wide.rows(z, num_wide), parts, fades)
+
+
+class Qwen35Experts(Qwen3Next):
+    """Qwen 3.5 35B-A3B, 122B-A10B, 397B-A17B."""
+
+    architectures = ("Qwen3_5MoeForCausalLM",)
+    delta_weights = Qwen35.delta_weights
+
+    def __init__(self, config: Config) -> None:
+        config.expect(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+        super().__init__(config)
+
+
+def _parts(num_groups: int, sizes: tuple[int, ...]) -> list[Array]:
+    """The rows of each part, in a tensor that has one piece of every part for each group."""
+    rows = np.arange(num_groups * sum(sizes)).reshape(num_groups, -1)
+    return [part.reshape(-1) for part in np.split(rows, np.cumsum(sizes)[:-1], axis=1)]

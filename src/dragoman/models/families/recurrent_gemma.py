@@ -31,6 +31,7 @@ class RecurrentGemma(Llama):
     final_norm = "final_norm"
     norm_offset = 1.0
     rotary_part = 0.5
+    output_bias = True
     is_tied: bool = True
     mixer_name: ClassVar[str] = "temporal_block"
 
@@ -45,9 +46,6 @@ class RecurrentGemma(Llama):
         )  # as checkpoints learned it
         super().__init__(config)
         self.has_mlp_bias = True
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        return config.flag("attention_bias"), True
 
     def read_facts(self, config: Config) -> ModelFacts:
         kinds = config.value("block_types", config.value("_block_types", ["recurrent", "recurrent", "attention"]))

@@ -19,15 +19,14 @@ class StableLm(Llama):
     epsilon = ("layer_norm_eps", 1e-5)
     has_layer_norms = True
     rotary_part = 0.25
+    qkv_bias = ("use_qkv_bias", False)
+    output_bias = False
     head_norm_names = ("q_layernorm.norms", "k_layernorm.norms")
 
     def __init__(self, config: Config) -> None:
         self.is_parallel = config.flag("use_parallel_residual")
         self.head_norms = "each" if config.flag("qk_layernorm") else ""
         super().__init__(config)
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        return config.flag("use_qkv_bias"), False
 
     def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
         weight = np.stack([weights.at(str(head)).vector(width(x)) for head in range(num_heads)])

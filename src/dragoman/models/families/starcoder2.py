@@ -13,6 +13,7 @@ class Starcoder2(Mistral):
     epsilon = ("norm_epsilon", 1e-5)
     has_layer_norms = True
     mlp_names = ("c_fc", "c_proj")
+    qkv_bias = output_bias = ("use_bias", True)
     has_gate = False
     is_tied = True
 
@@ -20,7 +21,3 @@ class Starcoder2(Mistral):
         config.expect(mlp_type="default", norm_type="layer_norm")
         super().__init__(config)
         self.has_mlp_bias = self.has_output_bias
-
-    def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        has_bias = config.flag("use_bias", True)
-        return has_bias, has_bias

@@ -18,17 +18,42 @@ from dragoman.models.families.llama4 import Llama4
 from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.mistral4 import Ministral3, Mistral4
 from dragoman.models.families.phi3 import Phi3
-from dragoman.models.families.qwen import Qwen2, Qwen3
-from dragoman.models.families.qwen_experts import Qwen3Experts
-from dragoman.models.families.qwen_vision import (
-    Qwen2Vision,
-    Qwen3Vision,
-    Qwen3VisionExperts,
-    Qwen35Vision,
-    Qwen35VisionExperts,
-)
+from dragoman.models.families.qwen import Qwen2, Qwen3, Qwen3Experts
+from dragoman.models.families.qwen3_5 import Qwen35, Qwen35Experts
 from dragoman.models.sources.quantised import QUANTISATION_KEYS
 from dragoman.models.vision.base import VisionFamily
+
+
+class Qwen2Vision(Qwen2):
+    """Qwen2-VL and Qwen2.5-VL: the axes' sections lie one after the other."""
+
+    axes = "sections"
+
+
+class Qwen3Vision(Qwen3):
+    """Qwen3-VL: the axes take turns."""
+
+    axes = "turns"
+
+
+class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
+    """Experts that lie in two tensors, stored by columns, or each in its own."""
+
+    are_turned = True
+
+    def __init__(self, config: Config) -> None:
+        config.assume(norm_topk_prob=True)
+        config.expect(norm_topk_prob=True)
+        super().__init__(config)
+
+
+class Qwen35Vision(Qwen35):
+    axes = "turns"
+
+
+class Qwen35VisionExperts(Qwen35Experts):
+    axes = "turns"
+
 
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),
