@@ -16,7 +16,7 @@ from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.adapters.reading import most_numbers, read_adapter
 from dragoman.models.families import read_model
-from dragoman.models.vision.placeholders import read_seeing_config
+from dragoman.models.vision.described import read_seeing_config
 from tests.models.test_adapters import ALL_SEVEN, EXACT, FAMILIES, logits
 from tests.support.adapters import matrices_of, write_adapter, write_gguf_adapter
 from tests.support.family_checkpoint import read_case, write_family_checkpoint

@@ -17,7 +17,7 @@ from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
-from dragoman.models.vision.placeholders import read_seeing_config
+from dragoman.models.vision.described import read_seeing_config
 from dragoman.models.weights import Weights
 
 ROUNDING = 1e-5  # of numbers that one of two ways computes, as frequencies of a rule

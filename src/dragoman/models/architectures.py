@@ -6,7 +6,7 @@ TOWERS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
     "Gemma4ForConditionalGeneration": "gemma4.Gemma4",
     "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
-    "InternVLChatModel": "internvl_chat.InternVLChat",
+    "InternVLChatModel": "internvl.InternVLChat",
     "InternVLForConditionalGeneration": "internvl.InternVL",
     "Lfm2VlForConditionalGeneration": "lfm2_vl.Lfm2Vl",
     "LlavaForConditionalGeneration": "llava.Llava",

@@ -36,7 +36,7 @@ from dragoman.models.profile import (
     tell_library,
     uses_library,
 )
-from dragoman.models.runtime import kernel_threads, memory
+from dragoman.models.runtime import memory
 from dragoman.models.runtime.kept_bound import bound_kept, note_use
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
@@ -51,8 +51,7 @@ from dragoman.models.storage.packing import keeps_type
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.storage.weight_memory import WeightMemory
 from dragoman.models.vision.base import EMBEDDINGS
-from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
-from dragoman.models.vision.placeholders import read_seeing_config
+from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described, read_seeing_config
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 
@@ -276,7 +275,7 @@ class _Plan:
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
         if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
-            properties |= kernel_threads.SHARED
+            properties |= memory.SHARED
         return runtime(has_operations=uses_library(self.facts, self.profile)), properties
 
     def _kept_file(self, part: str) -> Path | None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from dragoman.models.config import ModelError
 from dragoman.models.families import read_model
 from dragoman.models.vision.base import PictureProcessor
-from dragoman.models.vision.described import NOT_DESCRIBED, is_described, read_described
-from dragoman.models.vision.placeholders import read_seeing_config
+from dragoman.models.vision.described import NOT_DESCRIBED, is_described, read_described, read_seeing_config
 
 
 def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:

@@ -45,7 +45,7 @@ class ModelOptions:
     """Options for storing and running a model. `num_threads` None = all cores; `cache_dir` None = build at every start.
 
     `cache_max_gb`: of all graphs in that directory, 0 = none is kept. `has_neighbours`: other models compute in this
-    process at the same time (see `runtime.kernel_threads`). `takes_back`: computed tokens may be taken back, as those
+    process at the same time (see `runtime.memory`). `takes_back`: computed tokens may be taken back, as those
     of refused drafts. `sees`: a tower is loaded, if there is one. `picture_changes`: a JSON object with keys that
     replace those of preprocessor_config.json. `asks_for_type`: the operator chose the weights' type.
     """

@@ -25,8 +25,7 @@ from dragoman.models.kept_rows import rows_per_block
 from dragoman.models.profile import KernelProfile, computes_alike, keeps_file_types, kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
-from dragoman.models.vision.described import is_described
-from dragoman.models.vision.placeholders import read_seeing_config
+from dragoman.models.vision.described import is_described, read_seeing_config
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code besides the weights; the share is largest for small models

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from dragoman.models.adapters.inputs import AdapterInputs, AdapterPlace
 from dragoman.models.adapters.low_rank import Adapter, LowRank
-from dragoman.models.adapters.merging import MergedAdapter, check_shapes, refuse_unknown
-from dragoman.models.adapters.naming import ModuleNames
+from dragoman.models.adapters.merging import MergedAdapter, ModuleNames, check_shapes, refuse_unknown
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.adapters.reading import read_adapter
 from dragoman.models.facts import ModelFacts

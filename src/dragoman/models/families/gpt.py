@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar, NamedTuple
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.attention import Projections, attend, by_group, queries_keys_values
 from dragoman.models.blocks.embeddings import embedding
-from dragoman.models.blocks.fused_qkv import Projections, by_group
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
 from dragoman.models.blocks.nodes import add, split_heads

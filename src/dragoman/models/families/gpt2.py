@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dragoman.models.blocks.fused_qkv import Projections, in_turn
+from dragoman.models.blocks.attention import Projections, in_turn
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.models.blocks.fused_qkv import Projections
+from dragoman.models.blocks.attention import Projections
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.base import Layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.models.blocks.fused_qkv import Projections, by_group
+from dragoman.models.blocks.attention import Projections, by_group
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.base import Layout

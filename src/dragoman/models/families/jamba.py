@@ -5,9 +5,9 @@ from __future__ import annotations
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ChannelScanFacts, ExpertFacts, ModelFacts, RoutingRule
-from dragoman.models.families.channel_scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
 from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.families.llama import LayerNorms
+from dragoman.models.families.scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 

@@ -10,8 +10,14 @@ from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import NO_MLP, LayerFacts
 from dragoman.models.families.base import Family, Layout
-from dragoman.models.families.channel_scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
-from dragoman.models.families.scans import ScanKeys, read_scan, scanned
+from dragoman.models.families.scans import (
+    ChannelScanKeys,
+    ScanKeys,
+    read_channel_scan,
+    read_scan,
+    scanned,
+    scanned_by_channel,
+)
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 

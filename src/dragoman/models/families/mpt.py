@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from dragoman.models.blocks.fused_qkv import Projections, in_turn
+from dragoman.models.blocks.attention import Projections, in_turn
 from dragoman.models.blocks.nodes import clamped
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, MlpFacts

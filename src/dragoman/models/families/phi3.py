@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.models.blocks.fused_qkv import Projections, in_turn
+from dragoman.models.blocks.attention import Projections, in_turn
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.mistral import Mistral

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.fused_qkv import Projections
+from dragoman.models.blocks.attention import Projections
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import multiply, reshape, unsqueeze

@@ -22,7 +22,7 @@ from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
 from dragoman.models.pooling.task_adapters import PlainNames
 from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_library
-from dragoman.models.runtime import kernel_threads, memory
+from dragoman.models.runtime import memory
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import SafetensorsWeights
@@ -202,7 +202,7 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
     if options.has_neighbours:
-        properties |= kernel_threads.SHARED
+        properties |= memory.SHARED
     report(COMPILING, 0.0)
     core = runtime(has_operations=profile.kernels == "own")
     compiled = core.compile_model(graph, "CPU", properties)
