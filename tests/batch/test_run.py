@@ -13,8 +13,7 @@ import pytest
 
 from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError, RequestIndex
-from dragoman.batch.run import Batch, Tally, open_files
-from dragoman.batch.senders import Answer, Unreachable
+from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
 from tests.batch.files import asking, ids_of, read_answers, write_lines
 from tests.support.tables import table
 

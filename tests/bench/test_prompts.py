@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.tools.bench.apis import Prompt
-from dragoman.tools.bench.errors import OptionError
-from dragoman.tools.bench.load import Lengths
+from dragoman.tools.bench.load import Lengths, OptionError
 from dragoman.tools.bench.prompts import SyntheticPrompts, read_prompts
 from tests.support.tables import table
 

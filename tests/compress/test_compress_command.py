@@ -18,7 +18,7 @@ from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.compress import checkpoint
 from dragoman.tools.compress.packed import packed_tensors
 from dragoman.tools.evaluate.evaluation import evaluate
-from dragoman.tools.evaluate.windows import cut_text
+from dragoman.tools.evaluate.text import cut_text
 from tests.support.packed_checkpoint import PackedCheckpoint, unpack
 from tests.support.tiers import everything, examples
 

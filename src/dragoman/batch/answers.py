@@ -118,7 +118,7 @@ class AnswerFile:
                 file.writelines(line for line, mark in zip(lines, marks, strict=True) if not mark)
             os.fsync(kept)
             beside.replace(place)
-            _sync_directory(place.parent)
+            sync_directory(place.parent)
         except BaseException:
             os.close(kept)
             beside.unlink(missing_ok=True)
@@ -175,7 +175,7 @@ class AnswerFile:
             self.add(b"\n")
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Write the directory to the disk, so that its files keep their names after a power failure. Raises: OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

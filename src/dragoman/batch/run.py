@@ -6,21 +6,46 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
+from dragoman import __version__
 from dragoman.batch.answers import Answered, AnswerFile, answer_line, bad_line
 from dragoman.batch.requests import BadLine, BatchError, BatchRequest, RequestIndex, numbered_lines, read_line
-from dragoman.batch.senders import Answer, Sender, Unreachable
 
 SYNC_S = 1.0  # see `answers`
 BUSY = (429, 503)
 MAX_REPEATS = 12  # of a request to a busy server: with the delays below, about five minutes
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
 PATIENCE_S = 60.0  # a server that answers nothing for this long is gone
+
+# On /v1/chat/completions the client's name selects one of two formats; batches are OpenAI's.
+USER_AGENT = f"dragoman-batch/{__version__} (openai)"
+
+
+class Unreachable(Exception):
+    """There was no answer; a retry may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer. `headers`: names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Sender(Protocol):
+    """Sends requests and returns their answers."""
+
+    async def send(self, path: str, body: bytes) -> Answer:
+        """The answer to `POST path`. Raises: Unreachable; BatchError if every further request would fail too."""
+        ...
 
 
 @dataclass(slots=True)

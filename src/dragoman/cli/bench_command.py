@@ -20,8 +20,7 @@ from dragoman.cli.commands import FAILED, INTERRUPTED
 from dragoman.cli.run_command import Console
 from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text
 from dragoman.tools.bench.apis import APIS
-from dragoman.tools.bench.errors import BenchError, OptionError
-from dragoman.tools.bench.load import Extent, Lengths, Load, LoadKind
+from dragoman.tools.bench.load import BenchError, Extent, Lengths, Load, LoadKind, OptionError
 from dragoman.tools.bench.loops import Run
 from dragoman.tools.bench.measures import SLO_NAMES
 from dragoman.tools.bench.plot import MISSING, SUFFIXES, can_draw, draw

@@ -36,9 +36,8 @@ _SAMPLE_S = 0.5  # between two measurements, while calls are in flight
 _WEIGHT = 1 / 32  # of the newest answer, among those whose lengths are remembered
 _HALF_LIFE_S = 30.0  # of busy time, after which a measurement counts half
 _LEAST_INDEPENDENCE = 0.01  # of the two kinds of tokens, for their costs to be told apart; 1 = nothing in common
-_PICTURE_CHARS = (
-    10_000  # that a picture counts for, roughly: its text has one for each token of its place in the prompt
-)
+# That a picture counts for, roughly: its text has one for each token of its place in the prompt.
+_PICTURE_CHARS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Admission:
         self.max_running = max_running
         self.max_queued = max_queued
         self.last_used_s = time.monotonic()
-        self._num_in_flight = 0
+        self.num_in_flight = 0
         self._num_background = 0  # of these
         self._num_visitors = 0
         self._refusal = ""
@@ -87,10 +86,6 @@ class Admission:
     @property
     def limit(self) -> int:
         return self.max_running + self.max_queued
-
-    @property
-    def num_in_flight(self) -> int:
-        return self._num_in_flight
 
     @property
     def is_draining(self) -> bool:
@@ -116,7 +111,7 @@ class Admission:
         if self._refusal:
             raise Unavailable(self._refusal)
         is_background = _is_background(record)
-        count = self._num_background if is_background else self._num_in_flight - self._num_background
+        count = self._num_background if is_background else self.num_in_flight - self._num_background
         if count >= self.limit:
             raise self._overloaded(f"{count} requests in flight, {self.limit} allowed")
         if is_background:
@@ -151,13 +146,13 @@ class Admission:
                 self._check_tokens(record.num_expected_tokens, self._forecast.num_queued_tokens)
             record.take = self._take
             self._forecast.enter(record)
-        self._num_in_flight += num_requests
+        self.num_in_flight += num_requests
         if self._bounds.max_of_caller is not None and not _is_background(record):
             self._num_of_caller[caller] += num_requests
         self._idle.clear()
 
     def leave(self, num_requests: int, record: CallRecord | None) -> None:
-        self._num_in_flight -= num_requests
+        self.num_in_flight -= num_requests
         if _is_background(record):
             self._num_background -= num_requests
         else:
@@ -205,7 +200,7 @@ class Admission:
 
     def _leave(self) -> None:
         self.last_used_s = time.monotonic()
-        if self._num_in_flight == 0 and self._num_visitors == 0:
+        if self.num_in_flight == 0 and self._num_visitors == 0:
             self._idle.set()
 
 
@@ -276,10 +271,8 @@ class Forecast:
         self._seen_prompt = self._seen_generated = 0  # at the last look, of all calls
         self._since = 0.0  # when the last look was, or calls came again after there were none
         self._busy_s = 0.0  # between them
-        self._told = (
-            -_SAMPLE_S,
-            LEAST_RETRY_S,
-        )  # when the last answer was computed, and the answer: refusals must be cheap
+        # When the last answer was computed, and the answer: refusals must be cheap.
+        self._told = (-_SAMPLE_S, LEAST_RETRY_S)
 
     def enter(self, call: CallRecord) -> None:
         if self._calls:

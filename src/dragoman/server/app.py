@@ -30,9 +30,9 @@ from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
-from dragoman.server.security.cors import NO_PAGES, Cors, CorsRules
+from dragoman.server.security.cors import Cors, CorsRules
 from dragoman.server.security.gate import ANY, AllowedHosts, Gate, Visitors
-from dragoman.server.security.keyring import NO_FILES, Keyring, KeySources
+from dragoman.server.security.keyring import Keyring, KeySources
 from dragoman.server.security.scopes import Scope as KeyScope
 
 # Generated text must not be cached on the way.
@@ -55,9 +55,9 @@ class ServerConfig:
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
     max_body_memory_bytes: int = DEFAULT_BODY_MEMORY_BYTES
     api_keys: frozenset[str] = field(default=frozenset(), repr=False)
-    key_sources: KeySources = NO_FILES
+    key_sources: KeySources = field(default_factory=KeySources)
     open_scopes: frozenset[KeyScope] = frozenset()
-    cors: CorsRules = NO_PAGES
+    cors: CorsRules = field(default_factory=CorsRules)
     log_requests: LogForm = "off"
     log_prompts: bool = False
     metrics_compat: tuple[str, ...] = ()
@@ -124,9 +124,7 @@ class App:
             await self._dispatch(exchange)
         except ClientGone:
             return
-        except (
-            BaseException
-        ) as error:  # request boundary: whatever a handler raises is answered, or ends the connection
+        except BaseException as error:  # request boundary: whatever is raised is answered, or ends the connection
             http = exchange.http_call()
             failure = as_server_error(failure_of(error), http)
             if exchange.is_started:

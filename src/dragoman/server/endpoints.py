@@ -223,7 +223,7 @@ class Endpoints:
         exchange = Exchange(call.scope, call.receive, call.send, HeaderRules())
         exchange.api, exchange.caller, exchange.standing = api.name, caller, BACKGROUND_STANDING
         try:
-            await self._proceed(api, operation, exchange.http_call(body), self._gate.bodies.hold(), exchange)
+            await self._proceed(api, operation, exchange.http_call(body), Body(self.bodies), exchange)
         except ConnectionAbortedError:
             raise
         except Exception as error:  # request boundary, as in the app
@@ -265,7 +265,7 @@ class Endpoints:
                     await check_body(b"")
                 made = await self._answer(operation, early)
             else:
-                with self._gate.bodies.hold() as held:
+                with Body(self.bodies) as held:
                     call = exchange.http_call(await self._read(exchange, check_body, held), path_params)
                     await call.decoded()
                     made = await run_unless_gone(exchange, self._answer(operation, call))
@@ -280,8 +280,7 @@ class Endpoints:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             exchange.api = api.name
             check_body = self._gate.check(exchange, operation.scope)
-            held = self._gate.bodies.hold()
-            with held:
+            with Body(self.bodies) as held:
                 body = await self._read(exchange, check_body, held)
                 http = exchange.http_call(body, path_params)
                 if operation.before is not None and operation.is_asked_before(http):
@@ -337,7 +336,9 @@ class Endpoints:
                 return await self._generate_later(model, exchange, http, operation, record)
             check_version(model, http)
         except ServerError as error:
-            return await self._refuse(exchange, http, operation, record, error)
+            record.error = error
+            dialect = dialect_of(operation, self.models.dialects, http)
+            return await exchange.send_reply(error_reply(dialect, error, http))
         record.model = model.name
         await respond(exchange, model, dialect_of(operation, model.dialects, http), http, self.switches)
         if self.hosting is not None:
@@ -370,13 +371,6 @@ class Endpoints:
             self.hosting.keep(model, record.keep_s)
         return None
 
-    async def _refuse(
-        self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord, error: ServerError
-    ) -> None:
-        record.error = error
-        dialect = dialect_of(operation, self.models.dialects, http)
-        await exchange.send_reply(error_reply(dialect, error, http))
-
     async def _found(self, name: Callable[[], str | None]) -> ServedModel | AbstractAsyncContextManager[ServedModel]:
         """The model of that name, or a context that loads it. Raises: as `ModelRegistry.find`, except `NotLoaded`."""
         for is_last in (False, True):
@@ -394,24 +388,19 @@ class Endpoints:
 
     async def _answer(self, operation: AnswerOperation, http: HttpCall) -> Any:
         """The operation's answer. Loads its model first, except for calls that only read."""
-        if self.hosting is None:
-            return await operation.answer(http, self)
-        try:
-            return await operation.answer(http, self)
-        except UnknownModel:
-            await self.hosting.look()
-        except NotLoaded as error:
-            if operation.method != "POST":
-                raise
-            async with self.hosting.get_or_load(error.name):
+        for is_last in (False, True):
+            try:
                 return await operation.answer(http, self)
-        try:
-            return await operation.answer(http, self)
-        except NotLoaded as error:
-            if operation.method != "POST":
-                raise
-            async with self.hosting.get_or_load(error.name):
-                return await operation.answer(http, self)
+            except UnknownModel:
+                if is_last or self.hosting is None:
+                    raise
+                await self.hosting.look()  # it may be there by now
+            except NotLoaded as error:
+                if self.hosting is None or operation.method != "POST":
+                    raise
+                async with self.hosting.get_or_load(error.name):
+                    return await operation.answer(http, self)
+        raise AssertionError("the second look has answered or raised")
 
 
 # On /v1/chat/completions the client's name decides which of two documents applies.

@@ -123,8 +123,8 @@ class ModelRegistry:
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, ServedModel] = {}
         self._leaving: list[ServedModel] = []  # they finish their calls
-        self._state = ServerState.LOADING
-        self._reason = ""
+        self.state = ServerState.LOADING
+        self.reason = ""  # why the state is FAILED
         self._given_up = asyncio.Event()
         self._progress: dict[str, LoadProgress] = {}
         self._later_names: set[str] = set()  # of models added after the start
@@ -132,14 +132,6 @@ class ModelRegistry:
         self._stored: tuple[UnloadedModel, ...] = ()
         self._away: dict[str, str] = {}  # each name of these, and the model's `name`
         self._default_away = ""  # the default model of the start, while it is one of them
-
-    @property
-    def state(self) -> ServerState:
-        return self._state
-
-    @property
-    def reason(self) -> str:
-        return self._reason
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
@@ -262,13 +254,13 @@ class ModelRegistry:
         """Take requests from now on, unless a drain has begun. Raises: ValueError without a model, if one is needed."""
         if not self._models and not self._can_be_empty:
             raise ValueError("the server cannot be ready: no model was added")
-        if self._state is ServerState.LOADING:
-            self._state = ServerState.READY
+        if self.state is ServerState.LOADING:
+            self.state = ServerState.READY
 
     def mark_failed(self, reason: str) -> None:
         """Note that loading failed; health checks turn red."""
-        self._state = ServerState.FAILED
-        self._reason = reason
+        self.state = ServerState.FAILED
+        self.reason = reason
 
     def give_up(self, reason: str) -> None:
         """Have the process end, with that reason; health checks turn red."""
@@ -280,11 +272,11 @@ class ModelRegistry:
 
     def announce_drain(self) -> None:
         """Turn readiness off, and still take calls: load balancers have to see it first."""
-        self._state = ServerState.DRAINING
+        self.state = ServerState.DRAINING
 
     def drain(self) -> None:
         """Turn readiness off and refuse new calls."""
-        self._state = ServerState.DRAINING
+        self.state = ServerState.DRAINING
         for model in (*self._models.values(), *self._leaving):
             model.admission.drain()
 
@@ -317,7 +309,7 @@ class ModelRegistry:
             return model
         if name is not None and (model := self._with_adapter(name)) is not None:
             return model
-        if self._state is ServerState.READY and (away := self._away_as(name)) is not None:
+        if self.state is ServerState.READY and (away := self._away_as(name)) is not None:
             raise NotLoaded(away)
         if name is not None and name not in PLACEHOLDER_MODELS and name not in self.expected_names:
             raise self._unknown(name)
@@ -336,11 +328,11 @@ class ModelRegistry:
                 raise ValueError(f"model name {name!r} is already served by model {other.name!r}")
 
     def _note_time(self, model: ServedModel) -> None:
-        if self._state is not ServerState.LOADING:
+        if self.state is not ServerState.LOADING:
             self._later_names.add(model.name)
 
     def _drain_late(self, model: ServedModel) -> None:
-        if self._state is ServerState.DRAINING:
+        if self.state is ServerState.DRAINING:
             model.admission.drain()
 
     def _served_names(self) -> str:
@@ -355,9 +347,9 @@ class ModelRegistry:
         return UnknownModel(f"Model or workflow not found: {name} (served: {self._served_names()})", param="model")
 
     def _unavailable(self, name: str | None) -> Unavailable | EngineDead | NotFound:
-        if self._state is ServerState.FAILED:
-            return EngineDead(f"The model could not be loaded: {self._reason}")
-        if self._state is ServerState.READY and not self._expected_names:
+        if self.state is ServerState.FAILED:
+            return EngineDead(f"The model could not be loaded: {self.reason}")
+        if self.state is ServerState.READY and not self._expected_names:
             named = f"; name one of: {self._served_names()}" if self._away else ""
             return UnknownModel(f"Model or workflow not found: no model is loaded{named}", param="model")
         return Unavailable(f"Model {name or 'default'} is still loading; try again later", retry_after_s=5)

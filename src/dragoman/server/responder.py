@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -54,6 +54,9 @@ from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
 from dragoman.types import GenerationRequest, GenerationResult
 
+if TYPE_CHECKING:  # it imports this
+    from dragoman.server.waiting import Waiting
+
 T = TypeVar("T")
 
 PROGRESS_S = 0.5  # between two reports of a prompt's progress
@@ -66,17 +69,13 @@ OF_ONE_REQUEST = (InvalidRequest, CapacityError, EngineFailed)  # the other erro
 logger = logging.getLogger("dragoman.server")
 
 
-class FailingStream(Protocol):
-    async def fail(self, error: Exception) -> None: ...
-
-
 async def respond(
     exchange: Exchange,
     model: ServedModel,
     dialect: Dialect,
     http: HttpCall,
     switches: Switches,
-    waiting: FailingStream | None = None,
+    waiting: Waiting | None = None,
 ) -> None:
     """Parse `http`, generate, answer. `waiting`: has perhaps begun the stream. Raises: ClientGone only; all else is
     answered.

@@ -14,8 +14,7 @@ from typing import TextIO
 
 from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError
-from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
-from dragoman.batch.senders import USER_AGENT, Answer, Sender, Unreachable
+from dragoman.batch.run import USER_AGENT, Answer, Batch, BatchFiles, Sender, Tally, Unreachable, open_files
 from dragoman.cli.batch.arguments import BatchArguments
 from dragoman.cli.progress import REDRAW_S
 from dragoman.cli.run_command import Console

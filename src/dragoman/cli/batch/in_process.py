@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dragoman.batch.requests import BatchError
-from dragoman.batch.senders import USER_AGENT, Answer, Unreachable
+from dragoman.batch.run import USER_AGENT, Answer, Unreachable
 from dragoman.cli.local_app import local_app, local_model
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import Config

@@ -14,8 +14,7 @@ from dragoman.models.families import read_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.compress.compression import Compressed, compress
 from dragoman.tools.compress.scaling import Packing
-from dragoman.tools.evaluate.text import read_text, tokens_of
-from dragoman.tools.evaluate.windows import EvaluationError, Window, cut_text
+from dragoman.tools.evaluate.text import EvaluationError, Window, cut_text, read_text, tokens_of
 
 FAILURES = (ConfigError, ModelError, ValueError, OSError)
 _MOST_WINDOW = 2048

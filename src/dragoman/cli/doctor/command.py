@@ -17,8 +17,7 @@ from dragoman.config.several import resolve_all
 from dragoman.config.sources import cache_home
 from dragoman.hub.environment import hub_environment
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
-from dragoman.tools.doctor.findings import Places
-from dragoman.tools.doctor.report import prevents_serving, report_json, report_text
+from dragoman.tools.doctor.findings import Places, prevents_serving, report_json, report_text
 from dragoman.tools.doctor.storage import Cache
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # the default if options cannot be resolved

@@ -13,14 +13,19 @@ from dragoman.cli.run_command import Console
 from dragoman.cli.server_words import read_one_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import check_rolling, citing, engine_setup
-from dragoman.models import ModelError
+from dragoman.models import LoadedModel, ModelError
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
-from dragoman.tools.evaluate.evaluation import evaluate
+from dragoman.tools.evaluate.evaluation import evaluate, load
 from dragoman.tools.evaluate.measures import Measures
-from dragoman.tools.evaluate.models import LoadedModel, load
 from dragoman.tools.evaluate.report import Evaluated, evaluation_json, evaluation_text
-from dragoman.tools.evaluate.text import TextTokens, read_text, refuse_other_tokens, tokens_of
-from dragoman.tools.evaluate.windows import EvaluationError, cut_text
+from dragoman.tools.evaluate.text import (
+    EvaluationError,
+    TextTokens,
+    cut_text,
+    read_text,
+    refuse_other_tokens,
+    tokens_of,
+)
 
 FAILURES = (ConfigError, ModelError, ValueError, OSError)
 

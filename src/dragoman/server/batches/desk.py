@@ -18,8 +18,7 @@ import msgspec
 
 from dragoman.batch.answers import bad_line
 from dragoman.batch.requests import BadLine, BatchError, BatchRequest, numbered_lines, read_line
-from dragoman.batch.run import Batch, Tally, open_files
-from dragoman.batch.senders import Answer, Unreachable
+from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
 from dragoman.errors import TooLarge
 from dragoman.server.api import Reply
 from dragoman.server.batches.store import Fault, State, Store, StoredBatch, lines_of
@@ -171,7 +170,7 @@ class Desk:
 
 
 class _InnerSender:
-    """A `senders.Sender` that has this server answer."""
+    """A `Sender` that has this server answer."""
 
     def __init__(self, ask: Ask, store: Store, owner: str) -> None:
         self._ask = ask

@@ -9,6 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from dragoman.batch.answers import sync_directory
+
 _SUFFIX = ".json"
 
 logger = logging.getLogger("dragoman.server")
@@ -77,12 +79,3 @@ def write_whole(path: Path, content: bytes) -> None:
         beside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the directory's names survive a crash of the machine. Raises: OSError."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -52,9 +52,6 @@ class Bodies:
         self.max_bytes = max_bytes
         self.num_bytes = 0
 
-    def hold(self) -> Body:
-        return Body(self)
-
 
 class Body:
     """One body. Its bytes count inside `with`, which a task that continues the call may enter again."""

@@ -30,9 +30,6 @@ class CorsRules:
     allows_credentials: bool = False
 
 
-NO_PAGES = CorsRules()
-
-
 class Cors:
     def __init__(self, rules: CorsRules, declared: Iterable[str] = ()) -> None:
         """`declared`: fields of answers that the APIs describe."""

@@ -61,9 +61,8 @@ class Gate:
         Forbidden, RateLimited.
         """
         if self.keyring is None or scope in self.open_scopes:
-            if (
-                scope is not Scope.OPEN
-            ):  # health checks and descriptions do nothing, and browsers hide them by themselves
+            # Health checks and descriptions do nothing, and browsers hide them by themselves.
+            if scope is not Scope.OPEN:
                 self._visitors.check(exchange.headers)
             return None
         caller = find_caller(self.keyring, exchange.properties)
@@ -79,9 +78,8 @@ class Gate:
         )
 
     async def _check_body(self, exchange: Exchange, scope: Scope, signed: SignedRequest, body: bytes) -> None:
-        is_large = (
-            len(body) > MAX_INLINE_BYTES
-        )  # hashing 64 MB takes a tenth of a second, and others are served meanwhile
+        # Hashing 64 MB takes a tenth of a second, and others are served meanwhile.
+        is_large = len(body) > MAX_INLINE_BYTES
         caller = await asyncio.to_thread(signed.check, body) if is_large else signed.check(body)
         self._admit(exchange, caller, scope)
 

@@ -67,6 +67,3 @@ class KeySources:
         if self.aws_file is not None:
             pairs += read_credentials_file(self.aws_file, self.usual)
         return Keyring(keys, pairs)
-
-
-NO_FILES = KeySources()

@@ -1,4 +1,4 @@
-"""The load on a server: numbers of requests, their times and lengths, the points of a sweep."""
+"""The load on a server: numbers of requests, their times and lengths; and the errors of a benchmark as a whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 LoadKind = Literal["concurrency", "rate"]
+
+
+class BenchError(Exception):
+    """The benchmark cannot run; one line for the user."""
+
+
+class OptionError(BenchError):
+    """An option has a wrong value. `option`: its name, such as `prompt_tokens`."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(problem)
+        self.option = option
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dragoman.tools.bench.apis import Prompt
-from dragoman.tools.bench.errors import OptionError
-from dragoman.tools.bench.load import Lengths
+from dragoman.tools.bench.load import Lengths, OptionError
 
 # Short common words, which most vocabularies have as one token with the space before them.
 _COMMON = """

@@ -6,21 +6,19 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from dragoman.tools.bench.apis import BenchApi, Prompt, Question
 from dragoman.tools.bench.asking import Asker, Sample
-from dragoman.tools.bench.calibration import calibrated
 from dragoman.tools.bench.client import HttpClient
-from dragoman.tools.bench.errors import BenchError, OptionError
-from dragoman.tools.bench.load import Extent, Lengths, Load
+from dragoman.tools.bench.load import BenchError, Extent, Lengths, Load, OptionError
 from dragoman.tools.bench.loops import Run, drive
 from dragoman.tools.bench.measures import Measures, measures
 from dragoman.tools.bench.probing import AUTO, Prober, Spoken
-from dragoman.tools.bench.prompts import FilePrompts, Prompts, SyntheticPrompts
+from dragoman.tools.bench.prompts import WORDS, FilePrompts, Prompts, SyntheticPrompts
 from dragoman.tools.bench.target import Target
 from dragoman.tools.percentiles import percentile
 
@@ -141,7 +139,7 @@ class Benchmark:
         shared = f", the first {settings.shared_tokens} the same in all" if settings.shared_tokens else ""
         self.report.prompts = f"{settings.prompt_tokens} tokens of made-up text{shared}"
         plain = SyntheticPrompts(settings.prompt_tokens, settings.seed, settings.shared_tokens)
-        found = await calibrated(asker, plain, spoken.model)
+        found = await _calibrated(asker, plain, spoken.model)
         if found is None:
             self.report.notes.append("the server does not tell how many tokens a prompt has: a word is taken for one")
             return plain
@@ -237,3 +235,17 @@ def _check(settings: BenchSettings, api: BenchApi) -> None:
     prompts = settings.prompts.prompts if settings.prompts is not None else ()
     if not api.takes_messages and any(prompt.messages for prompt in prompts):
         raise OptionError("prompts", f"API {api.name} takes texts, but the file holds conversations")
+
+
+async def _calibrated(asker: Asker, prompts: SyntheticPrompts, model: str) -> SyntheticPrompts | None:
+    """The same prompts with the server's token counts; None if it does not report them."""
+    counts = []
+    for words in (WORDS, WORDS * 2):  # all words, so that their mean is exact
+        sample = await asker.ask(Question([Prompt(" ".join(words))], 1, model))
+        if sample.prompt_tokens is None:
+            return None
+        counts.append(sample.prompt_tokens)
+    once, twice = counts
+    if twice <= once:
+        return None
+    return replace(prompts, tokens_per_word=(twice - once) / len(WORDS), overhead=max(0.0, 2.0 * once - twice))

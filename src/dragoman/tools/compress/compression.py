@@ -26,7 +26,7 @@ from dragoman.tools.compress.packed import packed_tensors, quantization_config
 from dragoman.tools.compress.samples import NUM_SAMPLES, Array, add_outputs, collect
 from dragoman.tools.compress.scaling import Packing, chosen_factors, importance_of, packed, shared
 from dragoman.tools.compress.structure import InputGroup, Structure
-from dragoman.tools.evaluate.windows import Window
+from dragoman.tools.evaluate.text import Window
 
 Progress = Callable[[str, float], None]
 Shapes = Mapping[str, tuple[int, ...]]

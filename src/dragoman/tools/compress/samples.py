@@ -14,7 +14,7 @@ from dragoman.models import LoadedModel
 from dragoman.models.blocks.nodes import integers
 from dragoman.tools.compress.structure import InputGroup
 from dragoman.tools.evaluate.reader import WindowReader, piece_tokens
-from dragoman.tools.evaluate.windows import Window
+from dragoman.tools.evaluate.text import Window
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, float], None]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 
-from dragoman.engine.factory import Progress
-from dragoman.models import LoadedModel
+from dragoman.engine.factory import EngineSetup, Progress
+from dragoman.engine.rolling.options import RollingOptions
+from dragoman.models import LoadedModel, load_model
 from dragoman.tools.evaluate.measures import Measures, TokenScores, joined_scores, measures_of, score_tokens
 from dragoman.tools.evaluate.reader import Array, WindowReader, piece_tokens
-from dragoman.tools.evaluate.windows import EvaluationError, Window
+from dragoman.tools.evaluate.text import EvaluationError, Window
+
+
+def load(setup: EngineSetup, progress: Progress) -> LoadedModel:
+    """The model, which reads texts only. Raises: ModelError."""
+    options = RollingOptions.among(setup.options).model_options
+    return load_model(setup.model_dir, replace(options, sees=False, takes_back=False), progress)
 
 
 def evaluate(

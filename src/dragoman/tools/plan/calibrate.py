@@ -41,6 +41,7 @@ _NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # clients with the planned requests: from h
 # Of each number of clients, in each round; longer until each client has an answer, up to a bound.
 _CLIENTS_S, _MOST_CLIENTS_S = 4.0, 12.0
 
+Report = Callable[[str, float], None]  # takes a stage and its finished share
 Stage = Callable[[], Awaitable[None]]
 """Asks a server for something to be measured."""
 
@@ -61,10 +62,6 @@ class Service(Protocol):
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
         """Send a request with a unique prompt; cancelling this ends it. Raises: CalibrationFailed."""
         ...
-
-
-class Report(Protocol):
-    def __call__(self, stage: str, fraction: float, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import heapq
 import random
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -19,7 +20,6 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
-from dragoman.engine.rolling.update import Delivery
 from dragoman.tools.plan.costs import CostsError, StepCosts
 from dragoman.tools.plan.replica import Replica
 from dragoman.tools.plan.router import Router
@@ -163,10 +163,12 @@ class SimulatedReplica:
         self._is_waiting = False
         deliveries = self._core.step()
         self.busy_s += self._time.now_s - begin_s
-        return [key for key, item in deliveries if self._note(key, _output(Delivery(key, item)))]
+        return [key for key, item in deliveries if self._note(key, item)]
 
-    def _note(self, key: int, output: EngineOutput) -> bool:
+    def _note(self, key: int, output: EngineOutput | Exception) -> bool:
         """Record the time of tokens; True if they are the request's last."""
+        if not isinstance(output, EngineOutput):
+            raise RuntimeError(f"a simulated request failed: {output}") from output
         self._times[key].token_s += [self._time.now_s + self._http_s] * len(output.token_ids)
         self._unfinished[key] -= len(output.token_ids)
         if output.finish_reason is None:
@@ -186,12 +188,6 @@ class SimulatedReplica:
         self._core.inbox.put(AbortRequest(key))
         self._core.step()
         self._runner.is_free = False
-
-
-def _output(delivery: Delivery) -> EngineOutput:
-    if isinstance(delivery.item, EngineOutput):
-        return delivery.item
-    raise RuntimeError(f"a simulated request failed: {delivery.item}") from delivery.item
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,25 +249,11 @@ def _fill_caches(
     room = min(pool.num_blocks for pool in replica.pools) * replica.block_size
     each = room // max(workload.prompt_tokens - workload.prefix_tokens, replica.block_size) + 1
     count = min(each * len(replicas), _MOST_EARLIER_REQUESTS * len(replicas))
-    idle = _Turns(len(replicas))
+    recent: deque[int] = deque(maxlen=4 * len(replicas))  # replicas with recent requests count as loaded
     for number, prefix in enumerate(draw_prefixes(workload, count, weights, stream=5), start=1):
-        chosen = router.choose(prefix, idle.loads())
-        idle.note(chosen)
+        chosen = router.choose(prefix, [recent.count(index) for index in range(len(replicas))])
+        recent.append(chosen)
         replicas[chosen].remember(-number, request_of(workload, workload.num_requests + number, prefix))
-
-
-class _Turns:
-    """The loads of replicas while earlier requests pass: those with recent requests have more."""
-
-    def __init__(self, num_replicas: int) -> None:
-        self._recent: list[int] = []
-        self._num_replicas = num_replicas
-
-    def loads(self) -> list[int]:
-        return [self._recent.count(index) for index in range(self._num_replicas)]
-
-    def note(self, chosen: int) -> None:
-        self._recent = [*self._recent, chosen][-4 * self._num_replicas :]
 
 
 def latencies(times: Sequence[RequestTimes]) -> tuple[list[float], list[float]]:

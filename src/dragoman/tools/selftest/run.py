@@ -14,12 +14,12 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.needs import limits_of
+from dragoman.models import LoadedModel
 from dragoman.models.facts import ExpertFacts
-from dragoman.tools.evaluate.evaluation import evaluate
+from dragoman.tools.evaluate.evaluation import evaluate, load
 from dragoman.tools.evaluate.measures import Measures
-from dragoman.tools.evaluate.models import LoadedModel, load
 from dragoman.tools.evaluate.reader import WindowReader, piece_tokens
-from dragoman.tools.evaluate.windows import cut_text
+from dragoman.tools.evaluate.text import cut_text
 from dragoman.tools.memory_speed import memory_bandwidth
 from dragoman.tools.selftest.parity import LONG_ANSWER, Parity
 from dragoman.tools.selftest.report import Check, SelfTest
