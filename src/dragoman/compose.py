@@ -298,7 +298,6 @@ def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilitie
     prompts = recipe.prompts if late is None else {"query": late.query_prefix, "document": late.document_prefix}
     return PoolingFacts(
         kind=PoolingKind(recipe.kind),
-        architecture=built.facts[0],
         max_tokens=capabilities.max_model_len,
         vocab_size=capabilities.vocab_size,
         dimensions=built.row_size if is_embedding else 0,
@@ -310,7 +309,6 @@ def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilitie
         tasks=recipe.tasks,
         activation=recipe.activation,
         labels=recipe.labels,
-        takes_instruction=recipe.template is not None,
     )
 
 

@@ -298,7 +298,6 @@ class FakeEmbedder:
 
     facts = PoolingFacts(
         kind=PoolingKind.EMBED,
-        architecture="Fake",
         max_tokens=8,
         vocab_size=10,
         dimensions=2,
@@ -308,7 +307,6 @@ class FakeEmbedder:
         prompts={},
         default_prompt_name=None,
         activation="",
-        takes_instruction=False,
     )
 
     def __init__(self) -> None:

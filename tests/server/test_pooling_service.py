@@ -397,7 +397,7 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
     monkeypatch.setattr(HfTokenizer, "encode_all", counting)
     tokenizer = load_tokenizer(write_pooling_case("bert_mean", tmp_path))
     left, longest = Truncation.LEFT, words(600_000)  # three megabytes
-    facts = PoolingFacts(PoolingKind.EMBED, "x", 128, tokenizer.vocab_size, prompts={"long": longest})
+    facts = PoolingFacts(PoolingKind.EMBED, 128, tokenizer.vocab_size, prompts={"long": longest})
     embedding = TextPreparer(tokenizer, facts)
     scoring = replace(embedding, facts=replace(embedding.facts, kind=PoolingKind.SCORE))
     asking = replace(scoring, question=PairQuestion("a", "{instruction}{query}{document}", "b", "c"))
@@ -454,7 +454,6 @@ def test_what_is_asked_wrongly_is_refused_by_name(
 
 def test_an_instruction_changes_what_is_relevant(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
-        assert service.facts.takes_instruction
         pairs = [("who", "people"), ("{document}", "{query}")]
         asked = [ScoreRequest(pairs=pairs, instruction=one, raw=True) for one in (None, "find water")]
         return [(await service.score(one)).values for one in asked]

@@ -37,7 +37,6 @@ class FakePooling:
     def __init__(self, kind: PoolingKind = PoolingKind.EMBED) -> None:
         self.facts = PoolingFacts(
             kind=kind,
-            architecture="FakeModel",
             max_tokens=LONGEST,
             vocab_size=VOCABULARY,
             dimensions=DIMENSIONS,

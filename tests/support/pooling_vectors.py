@@ -39,7 +39,6 @@ def preparer_of(directory: Path, model: LoadedPooler) -> TextPreparer:
     recipe = model.recipe
     facts = PoolingFacts(
         kind=PoolingKind(recipe.kind),
-        architecture=model.facts.architecture,
         max_tokens=model.max_tokens,
         vocab_size=model.facts.vocab_size,
         dimensions=model.dimensions,

@@ -65,11 +65,10 @@ class PoolingFacts:
     `dimensions`: of its embeddings, or of its tokens'; else 0. `pooling`: how tokens become one vector (cls, mean, ...).
     `is_normalized`: embeddings have length 1 by default. `similarity`: cosine, dot, euclidean or manhattan. `prompts`: texts
     that go before a text. `tasks`: prompts with which an adapter of its own embeds. `activation`: sigmoid, softmax or
-    identity, "" if the model embeds. `takes_instruction`: clients can say what relevance means (Qwen3-Reranker).
+    identity, "" if the model embeds.
     """
 
     kind: PoolingKind
-    architecture: str
     max_tokens: int
     vocab_size: int
     dimensions: int = 0
@@ -81,7 +80,6 @@ class PoolingFacts:
     tasks: tuple[str, ...] = ()
     activation: str = ""
     labels: tuple[str, ...] = ()
-    takes_instruction: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

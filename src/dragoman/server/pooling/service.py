@@ -1,10 +1,9 @@
-"""`base.PoolingService` over the engine. Runs on the event loop; long texts are tokenised on `pool`."""
+"""`base.PoolingService` over the engine. Runs on the event loop; long texts are tokenised on threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
@@ -44,12 +43,10 @@ class TextsService:
         engine: TextPooling,
         preparer: TextPreparer,
         request_timeout_s: float | None = None,
-        pool: Executor | None = None,
     ) -> None:
         self._engine = engine
         self._preparer = preparer
         self._request_timeout_s = request_timeout_s
-        self._pool = pool
 
     @property
     def facts(self) -> PoolingFacts:
@@ -197,7 +194,7 @@ class TextsService:
     async def _off_loop(self, work: Callable[[], T], num_chars: int) -> T:
         if num_chars <= _INLINE_CHARS:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await asyncio.to_thread(work)
 
 
 def activated(values: Numbers, activation: str) -> Numbers:

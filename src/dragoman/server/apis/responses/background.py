@@ -35,7 +35,6 @@ class _Run:
     body: bytearray = field(default_factory=bytearray)
     events: list[bytes] = field(default_factory=list)
     is_over: bool = False
-    is_cut: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -120,9 +119,7 @@ class Backgrounds:
             await proceed(exchange)
         except Exception:  # request boundary: a defect must not leave a response that never ends
             logger.exception("request %s to %s failed", exchange.request_id, exchange.path)
-            run.is_cut = True
         finally:
-            run.is_cut |= not run.is_over
             run.is_over = True
             self._end(run, asking)
             run.tell()

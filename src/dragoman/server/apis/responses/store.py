@@ -140,13 +140,12 @@ class _Place:
 
 
 class ResponseStore:
-    """The responses of one server. `clock`: seconds, monotonic. `secret`: ids are signed with it."""
+    """The responses of one server. `clock`: seconds, monotonic."""
 
     def __init__(
         self,
         limits: StoreLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
-        secret: bytes | None = None,
         running_calls: Callable[[], Collection[str]] = tuple,
         disk: ResponseDisk | None = None,
     ) -> None:
@@ -154,7 +153,7 @@ class ResponseStore:
         self.limits = limits or StoreLimits()
         self._clock = clock
         self._disk = disk
-        self._secret = secret or (secrets.token_bytes(32) if disk is None else disk.secret)
+        self._secret = secrets.token_bytes(_SECRET_BYTES) if disk is None else disk.secret
         self._running_calls = running_calls
         self._places: OrderedDict[str, _Place] = OrderedDict()  # the longest unused first
         self._size_bytes = 0
