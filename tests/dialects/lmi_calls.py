@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.api import Call, HttpCall
+from dragoman.server.api import Call, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.types import GenerationRequest, Limits
+from dragoman.types import GenerationRequest
 from tests.support.golden import Answer, answer
 
 PROMPT = "What is it?"
@@ -62,7 +62,7 @@ def events_of(reply: Answer) -> list[Any]:
 
 def tgi_request(parameters: dict[str, Any] | None = None) -> GenerationRequest:
     """The request of a TGI body."""
-    dialect = TgiDialect(Limits())
+    dialect = TgiDialect(ModelProfile())
     (request,) = dialect.parse(http({"inputs": PROMPT, "parameters": parameters or {}}, "/generate")).requests
     return request
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidPayload
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.types import Limits
 from tests.dialects.lmi_calls import http
 from tests.support.tables import table
 
 HEADER = {"x_amzn_sagemaker_adapter_identifier": "in-header"}
-LMI = LmiDialect(LmiOptions(takes_adapters=True))
+LMI = LmiDialect(LmiOptions(model=ModelProfile(takes_adapters=True)))
 
 
 def adapters(body: dict[str, Any], **headers: str) -> list[str | None]:
@@ -48,6 +48,6 @@ def test_where_there_are_no_adapters_the_field_is_told_as_ignored() -> None:
 
 @table(("takes", "adapter", "ignored"), [(True, "a", ()), (False, None, ("adapter_id",))])
 def test_tgi_names_one_among_the_parameters(takes: bool, adapter: str | None, ignored: tuple[str, ...]) -> None:
-    dialect = TgiDialect(Limits(), takes_adapters=takes)
+    dialect = TgiDialect(ModelProfile(takes_adapters=takes))
     call = dialect.parse(http({"inputs": "x", "parameters": {"adapter_id": "a"}}, "/generate"))
     assert (call.requests[0].adapter, call.ignored) == (adapter, ignored)

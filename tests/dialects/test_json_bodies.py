@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.errors import InvalidPayload
 from dragoman.server import json_body
-from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.api import Dialect, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.text.dialect import TextDialect
 from dragoman.server.apis.tgi.dialect import TgiDialect
@@ -27,7 +27,6 @@ from dragoman.server.json_body import (
     decode_json,
     shown_json,
 )
-from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call
 from tests.support.tables import table
 
@@ -45,7 +44,7 @@ SLIPS: list[tuple[str, bytes, str]] = [
 
 DIALECTS: list[tuple[str, Dialect, str]] = [
     ("lmi", LmiDialect(LmiOptions()), "/invocations"),
-    ("tgi", TgiDialect(Limits()), "/generate"),
+    ("tgi", TgiDialect(ModelProfile()), "/generate"),
     ("chat v1", chats("v1"), "/v1/chat/completions"),
     ("chat v3", chats("v3"), "/v3/chat/completions"),
     ("chat invocations", chats("invocations"), "/invocations"),
@@ -160,7 +159,7 @@ def test_large_bodies_are_read_while_others_are_served() -> None:
     assert asyncio.run(num_turns(large)) > 10
     assert large.json() == {"prompt": '"' * 2_000_000}
     assert asyncio.run(num_turns(http_call(b'{"prompt": "x"}'))) == 1
-    for dialect in (completions("v1"), chats("v1"), LmiDialect(LmiOptions()), TgiDialect(Limits())):
+    for dialect in (completions("v1"), chats("v1"), LmiDialect(LmiOptions()), TgiDialect(ModelProfile())):
         assert dialect.open(large).run_off_loop is not None
         assert dialect.open(http_call(b"{}")).run_off_loop is None
 

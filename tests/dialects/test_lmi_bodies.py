@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import InvalidPayload
-from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.api import Dialect, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.types import Limits, TextPrompt
+from dragoman.types import TextPrompt
 from tests.dialects.lmi_calls import http
 from tests.support.golden import answer
 from tests.support.tables import table
@@ -135,7 +135,7 @@ def test_unknown_fields_of_the_body_are_reported() -> None:
 
 
 def test_generate_reports_a_stream_flag_that_it_cannot_follow() -> None:
-    dialect = TgiDialect(Limits())
+    dialect = TgiDialect(ModelProfile())
     assert dialect.parse(http({"inputs": "a", "stream": True}, "/generate")).ignored == ("stream",)
     assert dialect.parse(http({"inputs": "a", "stream": True}, "/")).ignored == ()
 
@@ -158,7 +158,7 @@ DIALECTS: list[tuple[Dialect, str]] = [
     (LmiDialect(LmiOptions(rolling_batch="trtllm", lmi_version="0.26")), "/invocations"),
     (LmiDialect(LmiOptions(rolling_batch="disable")), "/invocations"),
     (LmiDialect(LmiOptions(tgi_compat=True, lmi_version="0.32")), "/invocations"),
-    (TgiDialect(Limits()), "/generate"),
+    (TgiDialect(ModelProfile()), "/generate"),
 ]
 
 

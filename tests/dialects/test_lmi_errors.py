@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from dragoman.errors import ALL_KINDS, ServerError
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.types import Limits
 from tests.dialects.lmi_calls import PROMPT, http, parse
 from tests.support.golden import Failure
 from tests.support.tables import table
@@ -120,6 +120,6 @@ def test_a_stream_has_no_trailers() -> None:
 
 @table("kind", ALL_KINDS)
 def test_tgi_answers_every_kind_with_its_own_status(kind: str) -> None:
-    reply = TgiDialect(Limits()).error_reply(error_of(kind), http({"inputs": PROMPT}, "/generate"))
+    reply = TgiDialect(ModelProfile()).error_reply(error_of(kind), http({"inputs": PROMPT}, "/generate"))
     assert reply.status == TGI_STATUS.get(kind, 424)
     assert list(json.loads(reply.body)) == ["error", "error_type"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.parameters.table import BACKENDS, TABLE, VERSIONS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import parse, request_of, tgi_request, value_at
@@ -268,7 +269,7 @@ def test_a_budget_of_reasoning_is_named_where_the_model_has_none_to_tell() -> No
     call = parse({"thinking_token_budget": 5})
     assert call.ignored == ("thinking_token_budget",)
     assert "reasoning" in call.reasons["thinking_token_budget"]
-    assert parse({"thinking_token_budget": 5}, thinks=True).ignored == ()
+    assert parse({"thinking_token_budget": 5}, model=ModelProfile(abilities=frozenset({"thinking"}))).ignored == ()
     with pytest.raises(InvalidParameter, match=r"thinking_token_budget must be between -1 and "):
         parse({"thinking_token_budget": -2})
 

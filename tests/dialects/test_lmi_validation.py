@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
+from dragoman.server.api import ModelProfile
 from dragoman.types import Limits
 from tests.dialects.lmi_calls import parse
 from tests.support.tables import table
@@ -95,11 +96,11 @@ def test_an_illegal_value_is_refused_by_name_value_and_rule(parameters: dict[str
 
 
 def test_limits_are_the_operators() -> None:
-    options = {"limits": Limits(max_best_of=2, max_logprobs=1, max_stop_strings=1)}
+    model = ModelProfile(limits=Limits(max_best_of=2, max_logprobs=1, max_stop_strings=1))
     for parameters in ({"n": 3}, {"top_n_tokens": 2}, {"stop": ["a", "b"]}):
         parse(parameters)
         with pytest.raises(InvalidParameter):
-            parse(parameters, **options)
+            parse(parameters, model=model)
 
 
 def test_long_values_are_cut_in_messages() -> None:

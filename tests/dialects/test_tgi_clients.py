@@ -11,15 +11,14 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import GenerationError, OverloadedError, ValidationError
 
-from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.api import Dialect, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.types import Limits
 from tests.support.golden import Failure, answer
 from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
-TGI = TgiDialect(Limits())
+TGI = TgiDialect(ModelProfile())
 LMI = LmiDialect(LmiOptions(tgi_compat=True))
 
 

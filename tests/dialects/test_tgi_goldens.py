@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.types import Limits
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 
@@ -11,5 +11,5 @@ from tests.support.tables import table
 @table("name", case_names("tgi_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = TgiDialect(Limits(**case.options))
+    dialect = TgiDialect(ModelProfile())
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

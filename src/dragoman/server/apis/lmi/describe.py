@@ -136,7 +136,7 @@ HEADERS = {
 def request_bodies(options: LmiOptions) -> dict[str, Schema]:
     rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
     return {
-        **parameters("LmiParameters", rows, options.profile, options.lmi_version, options.limits),
+        **parameters("LmiParameters", rows, options.profile, options.lmi_version, options.model.limits),
         "LmiRequest": _request(options),
         "LmiForm": form(),
     }
@@ -146,7 +146,7 @@ def _request(options: LmiOptions) -> Schema:
     return an_object(
         {
             "inputs": described(
-                any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=options.limits.max_prompts)),
+                any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=options.model.limits.max_prompts)),
                 "the prompt, or several",
             )
         },

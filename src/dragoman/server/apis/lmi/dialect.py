@@ -5,14 +5,21 @@ One instance per served model, on the event loop. Chat and completion bodies go 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Encoder, HttpCall, PureDialect, Reply
+from dragoman.server.api import (
+    JSONLINES_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Call,
+    Encoder,
+    HttpCall,
+    ModelProfile,
+    PureDialect,
+    Reply,
+)
 from dragoman.server.apis.lmi.adapters import with_adapters
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, generation_body
 from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload
@@ -20,14 +27,13 @@ from dragoman.server.apis.lmi_wire.encode import Framing, OutputsEncoder, TokenE
 from dragoman.server.apis.lmi_wire.objects import Shape
 from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
 from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_requests, read_prompts
-from dragoman.types import Limits
 
 FORMATTERS = ("json", "jsonlines", "sse")
 
 
 @dataclass(frozen=True, slots=True)
 class LmiOptions:
-    """Named as `option.*` in serving.properties. `thinks`: the model's reasoning can be told from its answer."""
+    """Named as `option.*` in serving.properties, but for the model's facts."""
 
     rolling_batch: str = "auto"
     lmi_version: str = "0.31"
@@ -35,10 +41,7 @@ class LmiOptions:
     enable_streaming: bool = False
     output_formatter: str | None = None
     tgi_compat: bool = False
-    limits: Limits = field(default_factory=Limits)
-    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
-    takes_adapters: bool = False
-    thinks: bool = False
+    model: ModelProfile = field(default_factory=ModelProfile)
 
     @property
     def is_dynamic(self) -> bool:
@@ -59,16 +62,14 @@ class LmiDialect(PureDialect):
         self._reader = ParameterReader(
             options.profile,
             options.lmi_version,
-            options.limits,
+            options.model,
             with_tgi_names=options.tgi_compat,
-            defaults=options.generation_defaults,
         )
         self._rules = Rules(
             sampling="given" if options.lmi_version == "0.32" else "explicit",
             has_details_by_default=options.has_tgi_shape,
             is_dynamic=options.is_dynamic,
-            takes_adapters=options.takes_adapters,
-            thinks=options.thinks,
+            model=options.model,
         )
         is_v026 = options.lmi_version == "0.26"
         self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)
@@ -87,7 +88,7 @@ class LmiDialect(PureDialect):
         is_stream = self._is_stream(asked, formatter)
         requests, answer, ignored = make_requests(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
         framing, unknown = self._framing(formatter, http.accept), payload.unknown
-        if self.options.takes_adapters:
+        if self.options.model.takes_adapters:
             requests = with_adapters(requests, payload.adapters, http)
             unknown = tuple(name for name in unknown if name != ADAPTERS)
         return Call(

@@ -36,13 +36,7 @@ class OperatorCode:
 def options_of(profile: ModelProfile) -> LmiOptions:
     """The operator's options for LMI's schema, without a formatter that is the operator's own."""
     names = {field.name for field in fields(LmiOptions)}
-    options = LmiOptions(
-        limits=profile.limits,
-        generation_defaults=profile.overriding_defaults,
-        takes_adapters=profile.takes_adapters,
-        thinks=profile.thinks,
-        **{name: value for name, value in profile.settings.items() if name in names},
-    )
+    options = LmiOptions(model=profile, **{name: value for name, value in profile.settings.items() if name in names})
     return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
 
 

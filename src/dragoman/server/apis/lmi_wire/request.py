@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.parameters import Need, asks_for_something, idle_parameters, lacking_needs
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.body import show
 from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, name_as_sent
 from dragoman.server.apis.openai_wire.sampling import shared_request
@@ -32,14 +33,13 @@ class Rules:
     """The way one family of routes reads parameters. `includes_stop`: a text that ends with a stop string has it.
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
-    a value that is not neutral. `thinks`: the model's reasoning can be told from its answer.
+    a value that is not neutral.
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
     has_details_by_default: bool = False
     is_dynamic: bool = False
-    takes_adapters: bool = False
-    thinks: bool = False
+    model: ModelProfile = field(default_factory=ModelProfile)
     includes_stop: bool = False
 
 
@@ -110,7 +110,7 @@ def make_requests(
         name_as_sent(error, parsed.documented, parsed.sent)
         raise
     first = _with_grammar_as_sent(first, parsed)
-    if rules.takes_adapters and values.adapter_id is not None:
+    if rules.model.takes_adapters and values.adapter_id is not None:
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
     more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
@@ -198,12 +198,12 @@ def _ineffective(
     unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
     if all(row.needs is Need.NOTHING for row in parsed.sent.values()):
         return unused
-    lacking = lacking_needs(sampling, thinks=rules.thinks)
+    lacking = lacking_needs(sampling, thinks=rules.model.thinks)
     more = {
         Need.DETAILS: not (answer.has_details or answer.is_several),
         Need.ONE_ANSWER: is_one_answer,
         Need.ROLLING: rules.is_dynamic,
-        Need.ADAPTERS: not rules.takes_adapters,
+        Need.ADAPTERS: not rules.model.takes_adapters,
     }
     lacking |= {need for need, is_lacking in more.items() if is_lacking}
     values = parsed.values

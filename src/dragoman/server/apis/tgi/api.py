@@ -53,7 +53,7 @@ TAG = "Text Generation Inference"
 
 def set_up(profile: ModelProfile) -> Dialects:
     """On `/`, its sister for embeddings answers for models that embed or score."""
-    own = TgiDialect(profile.limits, profile.overriding_defaults, takes_adapters=profile.takes_adapters)
+    own = TgiDialect(profile)
     return {NAME: own, ROOT: own if profile.pooling is None else root_dialect(profile)}
 
 

@@ -7,12 +7,12 @@ Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorR
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
-from dragoman.server.api import Call, HttpCall, PureDialect, Reply, json_reply
+from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect, Reply, json_reply
 from dragoman.server.apis.lmi_wire.body import read_payload
 from dragoman.server.apis.lmi_wire.encode import TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
@@ -21,7 +21,6 @@ from dragoman.server.apis.lmi_wire.parameters.table import TGI
 from dragoman.server.apis.lmi_wire.request import Rules, make_requests, read_prompts
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import INVALID, statuses
-from dragoman.types import Limits
 
 STREAM_PATH = "/generate_stream"
 TGI_VERSION = "3.3.4"  # whose API these routes speak: clients compare the number to know what they may send
@@ -51,11 +50,9 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TgiDialect(PureDialect):
-    def __init__(
-        self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None, *, takes_adapters: bool = False
-    ) -> None:
-        self._reader = ParameterReader(TGI, "", limits, defaults=generation_defaults, is_clipped=False)
-        self._rules = Rules(sampling="not_neutral", takes_adapters=takes_adapters, includes_stop=True)
+    def __init__(self, model: ModelProfile) -> None:
+        self._reader = ParameterReader(TGI, "", model, is_clipped=False)
+        self._rules = Rules(sampling="not_neutral", model=model, includes_stop=True)
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 
     def parse(self, http: HttpCall) -> Call:

@@ -64,16 +64,15 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 class ParameterReader:
-    """`is_clipped`: a prompt and an answer that are too long together have a shorter answer. `defaults`: by field."""
+    """`is_clipped`: a prompt and an answer that are too long together have a shorter answer."""
 
     def __init__(
         self,
         profile: str,
         version: str,
-        limits: Limits,
+        model: ModelProfile,
         *,
         with_tgi_names: bool = False,
-        defaults: Mapping[str, Any] | None = None,
         is_clipped: bool = True,
     ) -> None:
         self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
@@ -85,9 +84,9 @@ class ParameterReader:
             is_neutral = row.field in PARAMETERS and default == neutral_value(row.field)
             if default and not is_neutral:  # the others are what a request without them has
                 self._defaults.setdefault(row.field, default)
-        self._defaults |= defaults or {}
-        words = profile_of(self._rows, limits)
-        thinking = ModelProfile(limits=limits, abilities=frozenset({"thinking"}))
+        self._defaults |= model.overriding_defaults
+        words = profile_of(self._rows, model.limits)
+        thinking = ModelProfile(limits=model.limits, abilities=frozenset({"thinking"}))
         self._reading = Reading(replace(words, clips_overflow=is_clipped), thinking)
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
