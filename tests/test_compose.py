@@ -22,7 +22,7 @@ from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.dialects import options_of
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
-from dragoman.types import ChatPrompt
+from dragoman.types import ChatPrompt, Limits
 from tests.support.console_blocks import without_varying_parts
 from tests.support.scripted import scripted_result
 
@@ -206,4 +206,6 @@ def test_the_models_name_is_in_the_answers(tmp_path: Path) -> None:
 
 
 def test_without_options_lmi_has_the_defaults_that_the_dialect_states(tmp_path: Path) -> None:
-    assert options_of(model_profile(resolve([], {}, tmp_path))) == LmiOptions()
+    profile = model_profile(resolve([], {}, tmp_path))
+    assert options_of(profile) == LmiOptions(model=profile)
+    assert (profile.limits, profile.overriding_defaults, profile.thinks) == (Limits(), {}, False)
