@@ -366,7 +366,7 @@ class Endpoints:
                 return await waiting.fail(error)
             record.model = model.name
             dialect = dialect_of(operation, model.dialects, http)
-            await respond(exchange, model, dialect, http, self.switches, waiting)
+            await respond(exchange, model, dialect, http, self.switches, waiting.fail)
         if self.hosting is not None:
             self.hosting.keep(model, record.keep_s)
         return None

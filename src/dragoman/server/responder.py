@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -54,9 +54,6 @@ from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
 from dragoman.types import GenerationRequest, GenerationResult
 
-if TYPE_CHECKING:  # it imports this
-    from dragoman.server.waiting import Waiting
-
 T = TypeVar("T")
 
 PROGRESS_S = 0.5  # between two reports of a prompt's progress
@@ -75,11 +72,9 @@ async def respond(
     dialect: Dialect,
     http: HttpCall,
     switches: Switches,
-    waiting: Waiting | None = None,
+    fail: Callable[[Exception], Awaitable[None]] | None = None,
 ) -> None:
-    """Parse `http`, generate, answer. `waiting`: has perhaps begun the stream. Raises: ClientGone only; all else is
-    answered.
-    """
+    """Parse `http`, generate, answer. `fail`: ends a stream that began before. Raises: ClientGone; answers all else."""
     headers: Mapping[str, str] = {}
     record = current_call()
     try:
@@ -111,8 +106,8 @@ async def respond(
         _note_failure(failure)
         if isinstance(failure, QueueTimeout):
             failure.retry_after_s = model.admission.retry_after_s()
-        if exchange.is_started and waiting is not None:
-            await waiting.fail(failure)
+        if exchange.is_started and fail is not None:
+            await fail(failure)
         elif exchange.is_started:  # the encoder itself failed on a failure
             await exchange.cut()
         else:

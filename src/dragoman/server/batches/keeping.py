@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.server.batches.desk import Desk
-from dragoman.server.operations import Server
 
 MAX_SHOWN = 80
 
@@ -25,7 +24,12 @@ class PageNames(NamedTuple):
     most: int
 
 
-def desk_of(server: Server) -> Desk:
+class HasDesk(Protocol):
+    @property
+    def desk(self) -> Desk | None: ...
+
+
+def desk_of(server: HasDesk) -> Desk:
     """The desk for files and batches. Raises: UnsupportedFeature without a directory for them."""
     if server.desk is None:
         raise UnsupportedFeature("files and batches need a directory: start the server with --store-dir DIRECTORY")
