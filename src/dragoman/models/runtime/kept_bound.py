@@ -26,9 +26,13 @@ def put_kept(written: Path, target: Path) -> None:
             superseded.unlink(missing_ok=True)
 
 
+def reason(error: Exception | str) -> str:
+    """The error's words on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def warn_not_kept(target: Path, error: Exception | str) -> None:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    logger.warning("what this start made cannot be kept in %s: %s", target.parent, reason)
+    logger.warning("what this start made cannot be kept in %s: %s", target.parent, reason(error))
 
 
 def note_use(kept: Path) -> None:

@@ -21,7 +21,7 @@ from dragoman.files.unfinished import scratch_directory
 from dragoman.models.blocks.attention import paged_attention
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
-from dragoman.models.runtime.kept_bound import put_kept, warn_not_kept
+from dragoman.models.runtime.kept_bound import put_kept, reason, warn_not_kept
 from dragoman.models.runtime.seal import SealedBytes
 
 logger = logging.getLogger(__name__)
@@ -61,10 +61,6 @@ def _move_written(unfinished: Path, target: Path) -> bool:
         return False
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def map_kept(
     core: Any,
     path: Path,
@@ -94,7 +90,7 @@ def map_kept(
             sealed.finish_check(progress)
             return compiled, mapping
     except (OSError, RuntimeError, ValueError) as error:
-        logger.warning("the kept graph %s cannot be used and is made anew: %s", path, _reason(error))
+        logger.warning("the kept graph %s cannot be used and is made anew: %s", path, reason(error))
         return None
 
 

@@ -49,7 +49,7 @@ class VisionFamily(ABC):
     """The seeing part of one model. `facts`: how its decoder takes pictures in. `prefixes`: patterns of its own tensors."""
 
     facts: PictureFacts
-    prefixes: tuple[str, ...]
+    prefixes: tuple[str, ...] = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
 
     @abstractmethod
     def __init__(self, config: Config, hidden_size: int) -> None:

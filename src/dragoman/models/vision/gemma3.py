@@ -26,8 +26,6 @@ _PROJECTION = "mm_input_projection_weight"
 
 
 class Gemma3(VisionFamily):
-    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
-
     def __init__(self, config: Config, hidden_size: int) -> None:
         described = config.part("vision_config") or Config({}, "config.json vision_config")
         self.transformer = read_transformer(described, SIGLIP, {})

@@ -24,7 +24,7 @@ from dragoman.models.vision import pixels
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_vectors, tower_input
 from dragoman.models.vision.parts import end_of_part
-from dragoman.models.vision.qwen_blocks import vision_part
+from dragoman.models.vision.qwen_blocks import axial_base, vision_part
 from dragoman.models.vision.qwen_pictures import PATCHES, Cut
 from dragoman.models.vision.transformer import found_at
 from dragoman.models.weights import Weights
@@ -78,12 +78,7 @@ class Gemma4(VisionFamily):
         self.num_places = vision.count("position_embedding_size")
         self.is_clipped, self.is_standardized = vision.flag("use_clipped_linears"), vision.flag("standardize")
         vision.skip("default_output_length", "global_head_dim", "max_position_embeddings")  # of no effect
-        theta = 100.0
-        rotary = vision.part("rope_parameters")
-        if rotary is not None:
-            rotary.choice("rope_type", ("axial", "default"), "axial")
-            theta = rotary.positive("rope_theta", theta)
-            rotary.refuse_unread()
+        theta = axial_base(vision, 100.0)
         half = self.head_size // 2
         self.rule = RotaryRule(tuple(theta ** (-2 * i / half) for i in range(half // 2)))
         vision.refuse_unread()

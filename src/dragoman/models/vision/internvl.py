@@ -134,8 +134,6 @@ class InternVision:
 
 
 class InternVL(VisionFamily):
-    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
-
     def __init__(self, config: Config, hidden_size: int) -> None:
         self.hidden_size = hidden_size
         self.facts = PictureFacts(config.count("image_token_id", 151667, least=0))

@@ -46,8 +46,6 @@ _ASSUMED = {
 
 
 class Lfm2Vl(VisionFamily):
-    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
-
     def __init__(self, config: Config, hidden_size: int) -> None:
         self.hidden_size = hidden_size
         config.rename({"image_token_index": "image_token_id"})

@@ -46,7 +46,6 @@ _LARGE_CLIP = {
 class Llava(VisionFamily):
     """LLaVA 1.5, and LLaVA with another tower."""
 
-    prefixes: tuple[str, ...] = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
     tower_kind: ClassVar[str] = CLIP
     assumed_tower: ClassVar[dict[str, Any]] = _LARGE_CLIP
     assumed_level: ClassVar[int] = -2

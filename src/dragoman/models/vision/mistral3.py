@@ -25,7 +25,7 @@ from dragoman.models.vision import pixels
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
 from dragoman.models.vision.blocks import full_attention, patch_vectors, tower_input, transpose
 from dragoman.models.vision.parts import end_of_part
-from dragoman.models.vision.qwen_blocks import vision_part
+from dragoman.models.vision.qwen_blocks import axial_base, vision_part
 from dragoman.models.vision.qwen_pictures import PATCHES, POSITIONS, Cut
 from dragoman.models.vision.transformer import found_at, projected, projector_weights
 from dragoman.models.weights import Weights
@@ -46,8 +46,6 @@ _ASSUMED = {
 
 
 class Mistral3(VisionFamily):
-    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
-
     def __init__(self, config: Config, hidden_size: int) -> None:
         self.hidden_size = hidden_size
         config.rename({"image_token_id": "image_token_index"})
@@ -76,12 +74,7 @@ class Mistral3(VisionFamily):
         self.inner_size = vision.count("intermediate_size")
         self.inner_activation = vision.choice("hidden_act", ACTIVATIONS)
         vision.count("image_size", 1024)  # of no effect: nothing of the tower has an end
-        rotary = vision.part("rope_parameters")
-        theta = vision.positive("rope_theta", 10_000.0)
-        if rotary is not None:
-            rotary.choice("rope_type", ("axial", "default"), "axial")
-            theta = rotary.positive("rope_theta", theta)
-            rotary.refuse_unread()
+        theta = axial_base(vision, vision.positive("rope_theta", 10_000.0))
         inverse = [theta ** (-2 * i / self.head_size) for i in range(self.head_size // 2)]
         quarter = self.head_size // 4
         self.rule = RotaryRule((*inverse[0::2], *inverse[1::2]), axes=(0,) * quarter + (1,) * quarter)

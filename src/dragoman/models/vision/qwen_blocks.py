@@ -67,6 +67,17 @@ def read_tower(vision: Config, *, hidden_key: str, inner_size: int, activation: 
     return TowerFacts(vision.count("depth"), hidden_size, num_heads, inner_size, act, cut)
 
 
+def axial_base(vision: Config, base: float) -> float:
+    """The base of a rule that rotates by row and column; `base`: the default. Raises: ModelError."""
+    rotary = vision.part("rope_parameters")
+    if rotary is None:
+        return base
+    rotary.choice("rope_type", ("axial", "default"), "axial")
+    base = rotary.positive("rope_theta", base)
+    rotary.refuse_unread()
+    return base
+
+
 def check_output(vision: Config, key: str, hidden_size: int) -> None:
     if vision.count(key) != hidden_size:
         raise vision.error(key, f"the decoder's hidden_size, {hidden_size}")

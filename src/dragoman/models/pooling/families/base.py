@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.pooling.facts import Kept, SparseRule, TextFacts
-from dragoman.models.storage.constants import Node
+from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
 
 HIDDEN, SCORES, WORDS = "hidden", "scores", "words"
@@ -39,6 +40,15 @@ class WordHead(NamedTuple):
     has_word_bias: bool = True
 
 
+class ScoreHead(NamedTuple):
+    """Names of the layers of a head that scores. `is_in_body`: the first one lies below the body's prefix."""
+
+    dense: str = "pooler.dense"
+    out: str = "classifier"
+    activation: Callable[[Node], Any] = ops.tanh
+    is_in_body: bool = True
+
+
 class TextFamily(ABC):
     """One network of a family, made from its config.json. `prefixes`: of its tensors; the first with `table` counts.
 
@@ -49,6 +59,7 @@ class TextFamily(ABC):
     table: ClassVar[str] = "embeddings.word_embeddings"
     unread: ClassVar[tuple[str, ...]] = (r"position_ids$", r"inv_freq$", r"^cls\.", r"^lm_head\.", r"pooler\.")
 
+    score_head: ClassVar[ScoreHead] = ScoreHead()
     facts: TextFacts
     scores: bool = False
     num_scores: int = 1
@@ -64,7 +75,10 @@ class TextFamily(ABC):
 
     def score(self, hidden: Node, weights: Weights) -> Node:
         """The head's outputs for one row of each text. Shapes: [S, hidden] -> [S, scores]."""
-        raise NotImplementedError
+        head, body = self.score_head, weights.at(self._prefix(weights))
+        dense = (body if head.is_in_body else weights).at(head.dense).careful()
+        pooled = head.activation(linear(hidden, dense, self.facts.hidden_size, bias=True)).output(0)
+        return linear(pooled, weights.at(head.out).careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
         """Raises: ModelError if the family has none."""
@@ -156,6 +170,20 @@ def post_norm_layer(x: Node, weights: Weights, layer: PostNormLayer, texts: Whol
     raised = ACTIVATIONS[layer.activation](linear(x, weights.at(names.up), layer.inner_size, bias=True))
     lowered = linear(raised, weights.at(names.down), size, bias=True)
     return layer_norm(add(x, lowered), weights.at(names.mlp_norm), layer.epsilon)
+
+
+def embedded_tokens(texts: WholeTexts, tables: Weights, facts: TextFacts, num_positions: int = 0) -> Node:
+    """The sum of the tables' rows, [T, hidden]; `num_positions` 0 = there is no table of positions."""
+    size = facts.hidden_size
+    x = rows_of(texts.token_ids, tables.at("word_embeddings"), facts.vocab_size, size)
+    if num_positions:
+        x = add(x, rows_of(texts.positions, tables.at("position_embeddings"), num_positions, size))
+    types = tables.at("token_type_embeddings")
+    if texts.token_types is not None:
+        x = add(x, rows_of(texts.token_types, types, facts.num_types, size))
+    elif facts.num_types:  # all tokens are of the only type
+        x = add(x, constant(np.asarray(types.matrix(1, size), dtype=np.float32)))
+    return x
 
 
 def rows_of(ids: Node, weights: Weights, num_rows: int, size: int) -> Node:

@@ -11,9 +11,7 @@ from typing import ClassVar
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
@@ -22,10 +20,11 @@ from dragoman.models.pooling.facts import TextFacts
 from dragoman.models.pooling.families.base import (
     LayerNames,
     PostNormLayer,
+    ScoreHead,
     TextFamily,
     WordHead,
+    embedded_tokens,
     post_norm_layer,
-    rows_of,
 )
 from dragoman.models.sources.base import Array, PackedMatrix
 from dragoman.models.storage.constants import Node, constant
@@ -79,27 +78,14 @@ class Bert(TextFamily):
         return 0
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        x = self.embed(texts, body.at("embeddings"))
+        tables = body.at("embeddings")
+        x = layer_norm(
+            embedded_tokens(texts, tables, self.facts, self.num_positions), tables.at("LayerNorm"), self.epsilon
+        )
         for index in range(self.facts.num_layers):
             is_last = index == self.facts.num_layers - 1
             x = post_norm_layer(x, body.at(f"{self.layers}.{index}"), self.layer, texts, is_last=is_last)
         return x
-
-    def embed(self, texts: WholeTexts, weights: Weights) -> Node:
-        facts, size = self.facts, self.facts.hidden_size
-        x = rows_of(texts.token_ids, weights.at("word_embeddings"), facts.vocab_size, size)
-        x = add(x, rows_of(texts.positions, weights.at("position_embeddings"), self.num_positions, size))
-        if texts.token_types is not None:
-            x = add(x, rows_of(texts.token_types, weights.at("token_type_embeddings"), facts.num_types, size))
-        elif facts.num_types:  # all tokens are of the only type
-            table = weights.at("token_type_embeddings").matrix(1, size)
-            x = add(x, constant(np.asarray(table, dtype=np.float32)))
-        return layer_norm(x, weights.at("LayerNorm"), self.epsilon)
-
-    def score(self, hidden: Node, weights: Weights) -> Node:
-        size = self.facts.hidden_size
-        pooled = ops.tanh(linear(hidden, weights.at("bert.pooler.dense").careful(), size, bias=True)).output(0)
-        return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
         at = "cls.predictions"
@@ -111,17 +97,11 @@ class Roberta(Bert):
     """RoBERTa, XLM-RoBERTa and CamemBERT: positions begin behind the padding's."""
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "roberta")
-    default_types: ClassVar[int] = 2
     architecture: ClassVar[str] = "XLMRobertaModel"
+    score_head: ClassVar[ScoreHead] = ScoreHead("classifier.dense", "classifier.out_proj", is_in_body=False)
 
     def read_offset(self, config: Config) -> int:
         return config.count("pad_token_id", 1, least=0) + 1
-
-    def score(self, hidden: Node, weights: Weights) -> Node:
-        head = weights.at("classifier")
-        size = self.facts.hidden_size
-        pooled = ops.tanh(linear(hidden, head.at("dense").careful(), size, bias=True)).output(0)
-        return linear(pooled, head.at("out_proj").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
         names = "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.weight", "lm_head.bias"
@@ -135,6 +115,7 @@ class DistilBert(Bert):
     layers: ClassVar[str] = "transformer.layer"
     default_types: ClassVar[int] = 0
     architecture: ClassVar[str] = "DistilBertModel"
+    score_head: ClassVar[ScoreHead] = ScoreHead("pre_classifier", activation=ops.relu, is_in_body=False)
     unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^vocab_")
     names: ClassVar[LayerNames] = LayerNames(
         "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm", "ffn.lin1",
@@ -152,11 +133,6 @@ class DistilBert(Bert):
             }
         )
         super().__init__(config, scores=scores)
-
-    def score(self, hidden: Node, weights: Weights) -> Node:
-        size = self.facts.hidden_size
-        pooled = ops.relu(linear(hidden, weights.at("pre_classifier").careful(), size, bias=True)).output(0)
-        return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
         names = "vocab_transform", "vocab_layer_norm", "vocab_projector.weight", "vocab_projector.bias"

@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-from openvino import opset13 as ops
-
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp, plain_mlp
 from dragoman.models.blocks.nodes import add, multiply, reshape, split_heads, unsqueeze
@@ -21,9 +18,9 @@ from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.pooling.facts import TextFacts
-from dragoman.models.pooling.families.base import TextFamily, WordHead, rows_of
+from dragoman.models.pooling.families.base import TextFamily, WordHead, embedded_tokens
 from dragoman.models.pooling.task_adapters import TaskAdapters
-from dragoman.models.storage.constants import Node, constant
+from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
 
 _UNUSED = ("dropout", "tie_word_embeddings", "position_embedding_type", "use_flash_attn")
@@ -108,14 +105,7 @@ class TurnedBert(TextFamily):
         return x
 
     def embedded(self, texts: WholeTexts, table: Weights) -> Node:
-        facts, size = self.facts, self.facts.hidden_size
-        x = rows_of(texts.token_ids, table.at("word_embeddings"), facts.vocab_size, size)
-        if texts.token_types is not None:
-            return add(x, rows_of(texts.token_types, table.at("token_type_embeddings"), facts.num_types, size))
-        if facts.num_types:  # all tokens are of the only type
-            row = table.at("token_type_embeddings").matrix(1, size)
-            x = add(x, constant(np.asarray(row, dtype=np.float32)))
-        return x
+        return embedded_tokens(texts, table, self.facts)
 
     def _layer(self, x: Node, weights: Weights, texts: WholeTexts, *, is_last: bool) -> Node:
         size, heads, names = self.facts.hidden_size, self.attention.num_heads, self.names
@@ -144,11 +134,6 @@ class TurnedBert(TextFamily):
             return gated_mlp(x, gate, up, down, self.inner_size, self.act)
         gated, raised = linears(x, [gate, up], [self.inner_size] * 2, is_fused=False)
         return linear(multiply(ACTIVATIONS[self.act](gated), raised), down, self.facts.hidden_size, bias=True)
-
-    def score(self, hidden: Node, weights: Weights) -> Node:
-        pooler = weights.at(self._prefix(weights)).at("pooler.dense").careful()
-        pooled = ops.tanh(linear(hidden, pooler, self.facts.hidden_size, bias=True)).output(0)
-        return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
 
 
 class Nomic(TurnedBert):
