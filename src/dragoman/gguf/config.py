@@ -35,7 +35,7 @@ _HARMLESS = ("vocab_size", "attention.value_length", "rope.dimension_count", "ex
 
 
 def find_architecture(model: GgufModel) -> Architecture:
-    """The architecture that the file names. Raises: ModelError naming it, and those that are known."""
+    """Raises: ModelError naming the architecture, and those that are known."""
     name = model.architecture
     if name == "clip" or model.metadata.text("general.type") == "mmproj":
         raise ModelError(f"{model.path} is the vision part of a model (mmproj), allowed: the model's own file")
@@ -53,7 +53,6 @@ def find_architecture(model: GgufModel) -> Architecture:
 
 
 def make_config(model: GgufModel) -> Config:
-    """The contents of config.json. Raises: ModelError naming a key of the metadata that is not as it should be."""
     architecture = find_architecture(model)
     config: Config = {"architectures": [architecture.hugging_face], **architecture.fixed}
     for key, name in architecture.keys.items():
@@ -79,7 +78,6 @@ def make_config(model: GgufModel) -> Config:
 
 
 def _read_rope(model: GgufModel, config: Config) -> None:
-    """The rule of positions, and the rotated part of a head."""
     rule = rope_rule(model)
     if rule:
         config["rope_scaling"] = rule

@@ -29,7 +29,6 @@ class GgufModel:
 
     @property
     def path(self) -> Path:
-        """The first file, which messages name."""
         return self.files[0]
 
     @property
@@ -38,12 +37,10 @@ class GgufModel:
 
 
 def read_gguf(model: Path) -> GgufModel:
-    """The headers of the model at that path, a file or a directory. Raises: ModelError."""
     return _read_files(gguf_files(model))
 
 
 def read_gguf_file(path: Path) -> GgufModel:
-    """The header of one file, whatever it holds. Raises: ModelError."""
     return _read_files((path,))
 
 
@@ -105,7 +102,6 @@ def gguf_files(model: Path) -> tuple[Path, ...]:
 
 
 def gguf_models(directory: Path) -> dict[str, Path]:
-    """The GGUF models in a directory by their stems; of one in several files, the first."""
     paths = sorted(path for path in directory.glob("*.gguf") if path.is_file() and not _PICTURES.search(path.name))
     first = {gguf_stem(path): path for path in reversed(paths)}
     return dict(sorted(first.items()))

@@ -68,8 +68,6 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """An array in the file. `kind`: of its items; `begin`, `end`: its bytes."""
-
     kind: int
     count: int
     begin: int
@@ -182,7 +180,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a GGUF file. Raises: ModelError, in one line, if the file is missing or invalid."""
+    """Raises: ModelError, in one line, if the file is missing or invalid."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(path, data).header()
@@ -194,8 +192,6 @@ def read_header(path: Path) -> Header:
 
 
 class _Reader:
-    """Goes through a header once. `struct` refuses to read behind the end of the file."""
-
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._size = path, data, len(data)
         self._place = 0
@@ -260,7 +256,6 @@ class _Reader:
         return GgufTensor(self._path, name, type_name, shape, begin, size)
 
     def _description(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape, type and offset of a tensor."""
         name = self._text(_MOST_NAME)
         num_dimensions = self._scalar("I")
         if not 1 <= num_dimensions <= _MOST_DIMENSIONS:

@@ -59,8 +59,6 @@ _MINISTRAL = ("Ministral3ForCausalLM", "ministral3")  # which files call mistral
 
 @dataclass(frozen=True, slots=True)
 class SeeingPart:
-    """A file that fits a model. `placeholder_id`: in the model's vocabulary."""
-
     model: GgufModel
     projector: Projector
     placeholder_id: int
@@ -116,7 +114,7 @@ class SeeingPart:
 
 
 def seeing_part(model: Path) -> SeeingPart | None:
-    """The vision part of the model at that path; None if no file next to it fits. Raises: ModelError."""
+    """The vision part of the model; None if no file next to it fits. Raises: ModelError."""
     files = files_that_see(model)
     if not files:
         return None
@@ -194,7 +192,6 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
 
 
 def seeing_config(model: Path, part: SeeingPart) -> Values:
-    """The contents of config.json of both files. Raises: ModelError."""
     file, values = read_gguf(model), part.model.metadata
     text = make_config(file)
     text_type = _TEXT_TYPES[file.architecture]

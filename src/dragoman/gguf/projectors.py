@@ -199,7 +199,6 @@ def _qwen3(model: GgufModel) -> Values:
 
 
 def levels_of(model: GgufModel) -> list[int]:
-    """The layers behind which a further level of embeddings comes out."""
     return [index for index, is_one in enumerate(model.metadata.listed(_IS_LEVEL, bool)) if is_one]
 
 
@@ -283,7 +282,7 @@ def _lfm2_pictures(model: GgufModel) -> Values:
 
 
 def rounded(number: float | None) -> float | None:
-    """The number as it was written before the file made it 32 bits."""
+    """The number as it was before the file made it 32 bits."""
     return number if number is None or not math.isfinite(number) else float(f"{number:.6g}")
 
 

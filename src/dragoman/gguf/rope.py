@@ -26,7 +26,7 @@ def rope_keys() -> tuple[str, ...]:
 
 
 def rope_rule(model: GgufModel) -> dict[str, Any]:
-    """The values of rope_scaling, empty if positions are not scaled. Raises: ModelError naming an unknown value."""
+    """The values of rope_scaling, empty if positions are not scaled. Raises: ModelError."""
     prefix, values = f"{model.architecture}.rope.scaling", model.metadata
     kind = values.text(f"{prefix}.type", "none")
     if kind not in ("none", "linear", "yarn", "longrope"):

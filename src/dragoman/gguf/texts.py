@@ -12,7 +12,6 @@ from dragoman.gguf.mmproj import described_pictures, seeing_config, seeing_part
 
 
 def gguf_text(model: Path, name: str) -> str | None:
-    """The text of the file of that name that a checkpoint would have, if it would have one. Raises: ModelError."""
     if name in ("config.json", "preprocessor_config.json"):
         part = seeing_part(model)
         if part is None:

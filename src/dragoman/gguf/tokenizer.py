@@ -76,7 +76,6 @@ class _Vocabulary(NamedTuple):
 
 
 def tokenizer_text(model: GgufModel) -> str:
-    """tokenizer.json. Raises: ModelError naming what the metadata lacks, or what is not known."""
     values = model.metadata
     kind = values.text(f"{_KEY}.model")
     vocabulary = _vocabulary(model)
@@ -132,10 +131,7 @@ def generation_text(model: GgufModel) -> str:
 
 
 def _ends_by_name(vocabulary: _Vocabulary) -> list[int]:
-    """The ids of tokens that end a text, whatever the metadata says.
-
-    Words of the language that look like them are none; so Gemma's </s>, a tag of HTML among others.
-    """
+    """The ids of tokens that end a text by their name; not words of the language, as </s> among tags of HTML."""
     found = {
         token: index for index, token, special in vocabulary.added() if token in _ENDS and (special or token != "</s>")
     }
@@ -172,7 +168,6 @@ def _vocabulary(model: GgufModel) -> _Vocabulary:
 
 
 def _token_id(model: GgufModel, name: str, num_tokens: int) -> int | None:
-    """The id of a special token. Raises: ModelError if it is none of the vocabulary."""
     key = f"{_KEY}.{_ID_KEYS.get(name, name)}_token_id"
     if key not in model.metadata:
         return None
@@ -273,10 +268,7 @@ def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary, *, are_told: bool) 
 
 
 def _merges_by_score(model: GgufModel, vocabulary: _Vocabulary, ids: Mapping[str, int]) -> list[list[str]]:
-    """The pairs that become a token, by the tokens' scores: SentencePiece joins the pair of the best token.
-
-    Raises: ModelError if there are too many: a few long tokens may be made of each other in many ways.
-    """
+    """The pairs that become a token, in the order of scores. Raises: ModelError if there are too many ways."""
     pairs: list[tuple[float, int, int, str, str]] = []
     lengths, num_chars = frozenset(map(len, ids)), 0
     for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):

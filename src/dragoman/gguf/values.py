@@ -81,7 +81,6 @@ def tensor_shape(model: GgufModel, name: str) -> tuple[int, ...]:
 
 
 def layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
-    """The shape of that tensor in the first layer that has one."""
     found = next((tensor for key, tensor in model.tensors.items() if key.endswith(f".{name}")), None)
     if found is None:
         raise ModelError(f"{model.path} has no tensor 'blk.*.{name}'")

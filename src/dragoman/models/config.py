@@ -48,7 +48,6 @@ _MOST["num_nextn_predict_layers"] = 100
 
 
 def shown(value: Any, length: int = 80) -> str:
-    """A value of a file as it stands there, cut to `length` characters."""
     try:
         text = json.dumps(value)
     except RecursionError:
@@ -57,7 +56,7 @@ def shown(value: Any, length: int = 80) -> str:
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """The config.json of the model at that path; with its architecture, if it names its type alone. Raises: ModelError."""
+    """config.json; with its architecture, if it names its type alone. Raises: ModelError."""
     found = read_json(model / "config.json")
     kind = found.get("model_type")
     if found.get("architectures") or not isinstance(kind, str) or (named := architecture_of_type(kind)) is None:
@@ -84,8 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
 class Config:
     """The values of a config.json, or of an object in it. `name` begins the names of keys in messages.
 
-    A value of null is as good as no value. Every getter raises ModelError, naming the key, its value and what is
-    allowed.
+    null is as good as no value. Every getter raises ModelError, naming the key, its value and what is allowed.
     """
 
     def __init__(self, raw: Mapping[str, Any], name: str = "config.json") -> None:
@@ -138,7 +136,6 @@ class Config:
         return value
 
     def choices(self, key: str, allowed: Collection[str], length: int) -> list[str] | None:
-        """A list of `length` texts, each of them `allowed`; None if there is none."""
         value = self.value(key)
         if value is None:
             return None
@@ -148,7 +145,6 @@ class Config:
         return texts[:length]
 
     def numbers(self, key: str, length: int, *, least: float = -math.inf) -> tuple[float, ...]:
-        """A list of `length` finite numbers of at least `least`."""
         wanted = f"a list of {length} numbers" + (f" of at least {least:g}" if math.isfinite(least) else "")
         value = self._given(key, None, wanted)
         is_list = isinstance(value, list) and len(value) == length
@@ -157,7 +153,6 @@ class Config:
         return tuple(float(item) for item in value)
 
     def part(self, key: str) -> Config | None:
-        """The object that the key holds; None if there is none."""
         value = self.value(key)
         if value is None:
             return None
@@ -172,11 +167,9 @@ class Config:
                 raise self.error(key, json.dumps(expected))
 
     def skip(self, *keys: str) -> None:
-        """Mark keys as read, which change no token."""
         self._read.update(keys)
 
     def skip_repeated(self, part: Mapping[str, Any]) -> None:
-        """Mark the keys as read that a part says as well."""
         self._read.update(key for key, value in part.items() if self._raw.get(key) == value)
 
     def rename(self, aliases: Mapping[str, str]) -> None:
@@ -189,7 +182,6 @@ class Config:
                 self._spelled[name] = key
 
     def assume(self, **values: Any) -> None:
-        """Set the value of each of these keys if the file does not have it."""
         for key, value in values.items():
             self._raw.setdefault(key, value)
 

@@ -26,10 +26,7 @@ _Memo = dict[str, tuple[list[int], str]]  # path -> what the system tells of the
 
 
 def contents_digest(model_dir: Path, memo_dir: Path | None) -> str:
-    """A digest of all bytes of the weights, and of the files that say how they are computed with. Raises: OSError.
-
-    `memo_dir`: where the digests of files are remembered.
-    """
+    """A digest of all bytes that decide the numbers. `memo_dir`: remembers digests of files. Raises: OSError."""
     files = [path.resolve() for path in weight_files(model_dir)]
     files += [path.resolve() for name in _READ_TOO if (path := model_dir / name).is_file()]
     memo = _Remembered(memo_dir)
@@ -42,8 +39,6 @@ def contents_digest(model_dir: Path, memo_dir: Path | None) -> str:
 
 
 class _Remembered:
-    """Digests of files by path, as long as the system tells the same of the file."""
-
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         self._is_changed = False

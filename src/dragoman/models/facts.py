@@ -26,16 +26,12 @@ class RotaryRule:
 
     @property
     def size(self) -> int:
-        """The dimensions of a head that are rotated."""
         return 2 * len(self.frequencies)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryGrowth:
-    """Queries grow with their position: by 1 + `weight` ln(1 + floor((position + `first`) / `every`)).
-
-    Source: Scalable-Softmax, arXiv:2501.19399, in the steps of Llama 4.
-    """
+    """Queries times 1 + `weight` ln(1 + floor((position + `first`) / `every`)). Source: arXiv:2501.19399; Llama 4."""
 
     every: int
     weight: float
@@ -77,7 +73,6 @@ class AttentionFacts:
 
     @property
     def output_width(self) -> int:
-        """The width of all heads' mixtures of values together."""
         return self.num_heads * self.value_size
 
 
@@ -91,10 +86,7 @@ class ConvolutionFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFacts:
-    """A gated delta rule: a state, one matrix for each head, which every token lets fade and corrects.
-
-    Several heads may share keys and queries. Source: Gated DeltaNet, arXiv:2412.06464.
-    """
+    """A gated delta rule. Several heads may share keys and queries. Source: Gated DeltaNet, arXiv:2412.06464."""
 
     num_key_heads: int
     num_heads: int
@@ -201,8 +193,6 @@ class RoutingRule:
 
 @dataclass(frozen=True, slots=True)
 class ExpertFacts:
-    """Experts, of which each token goes through `num_active`; `shared_size`: of the one that every token takes."""
-
     num_experts: int
     num_active: int
     inner_size: int
@@ -226,10 +216,9 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """Layers that need the same past: of attention the last `window` tokens' keys and values, 0 = all tokens'.
+    """Layers that need the same past: the last `window` tokens' keys and values, 0 = all.
 
-    `has_states`: not of attention, but the state behind the last token, and what convolutions keep of the window's
-    tokens.
+    `has_states`: not of attention, but the state behind the last token, and convolutions' rows of the window's tokens.
     """
 
     window: int
@@ -289,7 +278,6 @@ class ModelFacts:
 
     @cached_property
     def recurrent_layers(self) -> dict[int, Recurrence]:
-        """The layers with a state that we compute, by their index."""
         found = {index: layer.beside or layer.mixer for index, layer in enumerate(self.layers)}
         return {index: mixer for index, mixer in found.items() if isinstance(mixer, Recurrence)}
 
@@ -301,7 +289,6 @@ class ModelFacts:
 
     @property
     def needs_library(self) -> bool:
-        """True if only the library of kernels computes some of its layers."""
         return bool(self.convolution_layers)
 
     @cached_property
@@ -337,7 +324,6 @@ class ModelFacts:
 
     @property
     def state_kind(self) -> int:
-        """The index in `cache_kinds` of the kind whose blocks keep states."""
         return len(self.cache_kinds) - 1
 
     def cache_kind(self, layer: int) -> int:

@@ -7,8 +7,5 @@ from dragoman.models.facts import ConvolutionFacts
 
 
 def rows_per_block(facts: ConvolutionFacts, *, takes_back: bool) -> int:
-    """The number of a block's last tokens whose rows are kept: those that it looks back at.
-
-    All of them if tokens may be taken back: then a sequence may go on behind any.
-    """
+    """The number of a block's last tokens whose rows are kept: those looked back at, all if tokens may be taken back."""
     return BLOCK_SLOTS if takes_back else min(facts.length - 1, BLOCK_SLOTS)

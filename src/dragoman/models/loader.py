@@ -101,7 +101,6 @@ class LoadedModel:
 
 
 def cache_ports(compiled: Any) -> list[Any]:
-    """The inputs of a compiled graph that are caches, of keys, values, states or rows, in input order."""
     return [port for port in compiled.inputs if port.get_any_name().startswith(CACHES)]
 
 
@@ -110,7 +109,6 @@ def cache_layer(port: Any) -> int:
 
 
 def cache_kind(port: Any, facts: ModelFacts) -> int:
-    """The index in `facts.cache_kinds` of the blocks that a cache input is made of."""
     name = port.get_any_name()
     if name.startswith("state_cache."):
         return facts.state_kind
@@ -118,10 +116,7 @@ def cache_kind(port: Any, facts: ModelFacts) -> int:
 
 
 def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | None = None) -> LoadedModel:
-    """The compiled model of a Hugging Face directory, with its tower if it sees, or of an exported graph.
-
-    Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
-    """
+    """The compiled model of a directory. Raises: ModelError if it, or a precision, is not supported here."""
     memory.bound_arenas()  # first: asking the runtime about the processor starts threads that may take a heap each
     report = progress or (lambda _stage, _fraction: None)
     if is_ir(model_dir):
@@ -186,7 +181,6 @@ def _tower_parts(plan: _Plan, build: Callable[[WeightMemory], list[Any]]) -> tup
 
 
 def _stored_as(weights: StoredWeights, options: ModelOptions) -> str:
-    """The storage of weights, in words; for quantised checkpoints also which of them stay as they were."""
     if weights.quantised is None:
         return f"{options.weight_type} weights"
     if options.weight_type == "f32" or not weights.smallest_group:
@@ -213,8 +207,6 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan for compiling a model's graphs. `files`: the sources of the graphs besides config.json."""
-
     model_dir: Path
     files: Sequence[Path]
     options: ModelOptions
@@ -226,12 +218,11 @@ class _Plan:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The runtime's properties, which also go into a kept graph's name."""
         threads = self.options.num_threads
         return self.profile.properties | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
     def compiled(self, part: str, make: Callable[[], Any]) -> tuple[Any, Any, bool]:
-        """The compiled graph of a part, the mapping of its weights, and whether an earlier start kept it."""
+        """The compiled graph of a part, the mapping of its weights; True if an earlier start kept it."""
         kept = self._kept_file(part)
         core, properties = self._runtime(part)
         if kept is not None and kept.exists():
@@ -254,7 +245,7 @@ class _Plan:
         return compiled, mapping, False
 
     def over_weights(self, part: str, build: Callable[[WeightMemory], list[Any]]) -> tuple[list[Any], bool]:
-        """The graphs of a part, compiled over packed weights, and whether an earlier start kept these."""
+        """The graphs of a part, compiled over packed weights; True if an earlier start kept these."""
         kept = self._kept_file(part)
         core, properties = self._runtime(part)
         if kept is not None and kept.exists():
@@ -298,7 +289,6 @@ class _Plan:
 
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
-    """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
     profile, adapters = _profile(model, options), plan_adapters(options.adapters, model)
     graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None, adapters)
     core = runtime(has_operations=uses_library(model.facts, profile))

@@ -12,10 +12,7 @@ from dragoman.models.vision.described import NOT_DESCRIBED, is_described, read_d
 
 
 def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
-    """The processor that lays out the checkpoint's pictures, and the placeholder of an embedding.
-
-    `changes`: keys that replace those of preprocessor_config.json, as JSON. Raises: ModelError.
-    """
+    """The processor, and the placeholder's id. `changes`: to preprocessor_config.json, as JSON. Raises: ModelError."""
     if not is_described(model_dir):
         raise ModelError(NOT_DESCRIBED)
     model = read_model(read_seeing_config(model_dir), sees=True)

@@ -75,8 +75,7 @@ class Processor:
     """This machine's processor. `capabilities`: the runtime's words for its kinds of arithmetic.
 
     Without `has_integer_dot_products` (x86 without VNNI) kernels unpack int8 weights to f32. `has_tiles`: AMX, for
-    which the plugin has kernels and the library has none. Without `has_paged_attention` (no SVE, no AVX2) there are
-    no such kernels.
+    which only the plugin has kernels. Without `has_paged_attention` (no SVE, no AVX2) there are none.
     """
 
     name: str
@@ -188,7 +187,6 @@ def kernel_profile(
 
 
 def _attends(options: ModelOptions, processor: Processor) -> bool:
-    """True if the library attends, also where products are OpenVINO's."""
     if options.kernels == "openvino" or _lacks_library():
         return False
     is_chosen = options.kernels == "own" or not (processor.is_arm or processor.has_tiles)
@@ -196,7 +194,6 @@ def _attends(options: ModelOptions, processor: Processor) -> bool:
 
 
 def keeps_file_types(options: ModelOptions, processor: Processor | None = None) -> bool:
-    """True if matrices of GGUF files keep their values: our kernels read them, and no option asks for another type."""
     is_default = options.weight_type in COMPRESSED and not options.asks_for_type
     return is_default and _kernels(options, processor or this_processor()) == "own"
 
@@ -223,7 +220,6 @@ def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = 
 
 
 def _lacks_library() -> str:
-    """The reason for which our kernels are not here, "" if they are."""
     try:
         library()
     except LibraryMissing as error:
@@ -238,8 +234,8 @@ def uses_library(facts: ModelFacts, profile: KernelProfile) -> bool:
 def computes_alike(facts: ModelFacts, profile: KernelProfile) -> bool:
     """True if a token's keys, values and states have the same bits decoded as in a prompt, however that is cut.
 
-    It has not been measured on Arm, nor with matrix tiles. OpenVINO's kernels compute packed weights in other ways
-    for few rows than for many, and so the states of exported graphs.
+    Not measured on Arm, nor with matrix tiles. OpenVINO's kernels compute packed weights, and states, otherwise for
+    few rows.
     """
     processor = profile.processor
     is_measured = profile.attends and not (processor.is_arm or processor.has_tiles)
@@ -258,7 +254,6 @@ def require_library(architecture: str) -> None:
 
 @cache
 def tell_library(kernels: Kernels | Literal["auto"]) -> None:
-    """Say once in a process that our kernels are not here, or not of these sources."""
     reason = _lacks_library() if kernels == "auto" else ""
     if reason:
         logger.info("OpenVINO's kernels are used; dragoman's own are not here: %s; %s", reason, BUILD)
@@ -267,10 +262,7 @@ def tell_library(kernels: Kernels | Literal["auto"]) -> None:
 
 
 def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
-    """The largest group of activations that fills weights' groups without a rest; 0 for f32.
-
-    With a rest, kernels do not quantise activations, or even compute something else with several rows.
-    """
+    """The largest group of activations that fills weights' groups; with a rest, kernels may compute something else."""
     if options.weight_type == "f32":
         return 0
     sizes = [size for size in range(1, _LARGEST_GROUP + 1) if (smallest_group or _LARGEST_GROUP) % size == 0]
@@ -278,7 +270,6 @@ def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
 
 
 def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
-    """A line for each of these options that does not have its effect."""
     if options.kernels == "own" and profile.kernels != "own":
         told = f"kernels own attend, and multiply int8, int4, bf16 and f16 weights, not {options.weight_type}"
         return (told,)
@@ -301,7 +292,6 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
 
 
 def _weight_format(options: ModelOptions, processor: Processor, kernels: Kernels) -> WeightFormat:
-    """Without integer dot products OpenVINO's kernels unpack weights to f32, faster without zero points."""
     compresses = options.weight_type in COMPRESSED
     if kernels == "own":
         return WeightFormat(
@@ -317,7 +307,6 @@ def _weight_format(options: ModelOptions, processor: Processor, kernels: Kernels
 
 
 def _lacks_scalable_vectors() -> bool:
-    """True if this is surely an Arm processor without SVE."""
     getauxval = getattr(ctypes.CDLL(None), "getauxval", None)
     if getauxval is None:
         return False

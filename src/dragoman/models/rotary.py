@@ -96,9 +96,9 @@ def read_rotary(
 def read_two_rotaries(
     config: Config, size: int, sliding_base_key: str, full_size: int | None = None
 ) -> tuple[RotaryReading, RotaryReading]:
-    """The rules of layers that see everything and of those that see a window, where only the first are scaled.
+    """The rules of layers that see everything, with heads of `full_size`, and of those with a window.
 
-    `full_size`: of the first ones' heads, None = all heads have one size. Raises: ModelError.
+    Raises: ModelError.
     """
     described = rotary_description(config)
     full, sliding = described.part("full_attention"), described.part("sliding_attention")
@@ -110,7 +110,6 @@ def read_two_rotaries(
 
 
 def _axes(described: Config, num_pairs: int, kind: Axes | None) -> tuple[int, ...]:
-    """The position that rotates each pair: sections after each other (Qwen2-VL), or taking turns (Qwen3-VL)."""
     takes_turns = described.flag("mrope_interleaved", kind == "turns")
     if kind is not None and takes_turns != (kind == "turns"):
         raise described.error("mrope_interleaved", "false" if takes_turns else "true")
@@ -126,7 +125,6 @@ def _axes(described: Config, num_pairs: int, kind: Axes | None) -> tuple[int, ..
 
 
 def rotary_description(config: Config) -> Config:
-    """The part that describes the rule; transformers 5 moved it, and rope_theta with it."""
     for key in ("rope_parameters", "rope_scaling"):
         part = config.part(key)
         if part is not None:
@@ -200,7 +198,6 @@ def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Confi
 
 
 def _factors(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
-    """A factor for each pair, as GGUF files write llama3's rule."""
     factors = described.numbers("factors", len(plain), least=1e-30)
     return _Scaled([frequency / factor for frequency, factor in zip(plain, factors, strict=True)])
 
@@ -213,7 +210,6 @@ def _yarn(described: Config, plain: _Frequencies, theta: float, config: Config) 
     size = 2 * len(plain)
 
     def dimension(rotations: float) -> float:
-        """The pair of dimensions that makes `rotations` full turns within the original context."""
         return size * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = dimension(fast), dimension(slow)

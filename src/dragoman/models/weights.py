@@ -30,8 +30,6 @@ class Place(NamedTuple):
 
 
 class Adapting(Protocol):
-    """The changes of adapters while a graph is built."""
-
     def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
         """The matrix [out, in] of that name as it is to be stored."""
         ...
@@ -45,9 +43,7 @@ class Adapting(Protocol):
         ...
 
     @property
-    def parameters(self) -> Sequence[Any]:
-        """The graph's inputs for them."""
-        ...
+    def parameters(self) -> Sequence[Any]: ...
 
 
 class Weights:
@@ -69,7 +65,6 @@ class Weights:
     # --- views --------------------------------------------------------------------------------------------------------
 
     def at(self, name: str) -> Weights:
-        """The tensors below `name`."""
         view = copy(self)
         view._prefix = f"{self._prefix}{name}." if name else self._prefix
         return view
@@ -89,7 +84,6 @@ class Weights:
         return view
 
     def stacked(self, index: int, num_stored: int) -> Weights:
-        """The view of one of `num_stored` matrices or vectors that lie in one tensor, along a first axis."""
         view = copy(self)
         view._stack = (index, num_stored)
         return view
@@ -101,7 +95,6 @@ class Weights:
         return view
 
     def renamed(self, **names: str) -> Weights:
-        """The view in which tensors have other names than "weight" and "bias"."""
         view = copy(self)
         view._names = names
         return view
@@ -124,7 +117,6 @@ class Weights:
 
     @property
     def is_whole(self) -> bool:
-        """True if matrices are whole tensors, [out, in]."""
         return self._rows is None and self.is_as_stored
 
     @property
@@ -138,7 +130,6 @@ class Weights:
 
     @property
     def is_as_stored(self) -> bool:
-        """True if matrices are rows of what is stored."""
         return not self._is_transposed and self._stack is None
 
     # --- tensors ------------------------------------------------------------------------------------------------------
@@ -182,7 +173,6 @@ class Weights:
         return self._tensor(name, shape)
 
     def skip(self, *names: str) -> None:
-        """Mark tensors as read."""
         self._read.update(self._full(name) for name in names)
 
     def refuse_unread(self, harmless: Sequence[str]) -> None:
@@ -234,7 +224,7 @@ def can_be_joined(tensors: Sequence[StoredTensor]) -> bool:
 
 
 def joined(tensors: Sequence[StoredTensor]) -> StoredTensor:
-    """Matrices below each other, all numbers or all packed alike, as one."""
+    """Matrices below each other."""
     packed = [tensor for tensor in tensors if isinstance(tensor, PackedMatrix)]
     if not packed:
         return np.concatenate([np.asarray(tensor) for tensor in tensors])

@@ -32,7 +32,7 @@ _WEIGHT = ".weight"
 class AdapterInputs:
     """Gives a graph the inputs of adapters. `takes`: True if a module may be changed by one.
 
-    `computes_in_bf16`: A and B are bf16, as the graph's arithmetic is, or they would be converted at every step.
+    `computes_in_bf16`: A and B are bf16, as the graph's arithmetic is, or each step would convert them.
     """
 
     def __init__(self, takes: Callable[[str], bool], *, computes_in_bf16: bool) -> None:

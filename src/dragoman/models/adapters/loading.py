@@ -50,8 +50,6 @@ class ModelAdapters:
 
 
 class AdapterPlan:
-    """The plan for loading a model with adapters. `key`: what the graph depends on, for the name of its file."""
-
     def __init__(self, options: AdapterOptions, family: Family) -> None:
         self._options = options
         self._facts, self._names = family.facts, ModuleNames.of(family)

@@ -37,7 +37,7 @@ _REFUSED_KEYS = """
 
 
 def read_peft_adapter(directory: Path) -> Adapter:
-    """The adapter in a directory. Raises: ModelError naming the file, key or tensor that is wrong or not served."""
+    """Raises: ModelError naming the file, key or tensor that is wrong or not served."""
     settings = _Settings(directory)
     path = directory / WEIGHTS
     if not path.is_file():

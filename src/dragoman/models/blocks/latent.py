@@ -21,7 +21,7 @@ from dragoman.models.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class LatentShape:
-    """Sizes of the rotated part of a head, of its other part, of a value, and of the narrow vectors.
+    """Sizes of the rotated and the other part of a head, of a value, and of the narrow vectors.
 
     `query_rank` 0 = queries are made of the hidden states. `is_interleaved`: pairs for rotation lie side by side.
     """

@@ -18,10 +18,7 @@ from dragoman.models.weights import Weights
 
 
 def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = False, has_silu: bool = False) -> Node:
-    """The layer's causal convolution of each channel. `weights`: stored [width, 1, length].
-
-    Shapes: [T, 1, width] -> the same.
-    """
+    """The layer's causal convolution of each channel, [T, 1, width]. `weights`: stored [width, 1, length]."""
     facts = layer.step.facts.convolution_layers[layer.index]
     taps = weights.tensor((facts.width, 1, facts.length))
     if isinstance(taps, PackedMatrix):
@@ -80,7 +77,6 @@ def gated_recurrence(rows: list[Node], rates: Array, layer: LayerInputs) -> Node
 
 
 def head_rates(weights: Weights, num_heads: int) -> tuple[Array, Array]:
-    """The rates at which states fade, and the biases of steps: two of f32 [heads]."""
     return -np.exp(weights.vector(num_heads, "A_log")), weights.vector(num_heads, "dt_bias")
 
 

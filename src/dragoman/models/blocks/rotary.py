@@ -18,10 +18,7 @@ Angles = tuple[Node, Node]
 
 
 def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> Angles:
-    """cos and sin of every token's angles. `regimes` None = there is but the short one.
-
-    Shapes: positions i64 [T], or [3, T] where each pair has its axis; regimes i64 [T].
-    """
+    """Shapes: positions i64 [T], or [3, T] where each pair has its axis; regimes i64 [T], None = only the short one."""
     frequencies = np.array([rule.frequencies, rule.long_frequencies or rule.frequencies], dtype=np.float32)
     table = np.concatenate([frequencies, frequencies], axis=1)
     turns = _turns(positions, rule)

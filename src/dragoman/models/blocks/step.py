@@ -43,11 +43,7 @@ class StepInputs:
     """
 
     def __init__(self, facts: ModelFacts, cache_type: str | None = None, *, takes_back: bool = False) -> None:
-        """`cache_type`: of caches for the library of kernels; None = OpenVINO's attention has its own.
-
-        `takes_back`: sequences may go on behind any token of their last block, so blocks keep convolutions' rows of
-        all tokens.
-        """
+        """`cache_type`: of our library's caches. `takes_back`: blocks keep convolutions' rows of all tokens."""
         self.facts, self.cache_type, self.takes_back = facts, cache_type, takes_back
         self.parameters: list[Any] = []
         self.token_ids, self.positions = self._input("input_ids"), self._input("position_ids")
@@ -77,10 +73,7 @@ class StepInputs:
         return self._growth[rule]
 
     def with_pictures(self, x: Node, level: int = 0) -> Node:
-        """Hidden states with the pictures' in the places of their placeholders; from level 1 on these are added.
-
-        Shape: x [T, 1, hidden]. Nothing changes behind the last level.
-        """
+        """x [T, 1, hidden] with pictures' vectors in their placeholders' places; from level 1 on these are added."""
         pictures = self.facts.pictures
         if pictures is None or self._pictures is None or level >= pictures.num_levels:
             return x

@@ -1,8 +1,8 @@
 """Attention among whole texts, which leave no caches behind: for models that embed or score texts.
 
-Used by `models.pooling` while a graph is built; `models.pooling.arrays` fills the inputs. Tokens of all texts are one
-list. For attention alone each text becomes a masked row as long as the longest one. Windows are chunks of queries
-with the keys that they may see: their cost grows with the texts, not with the square of the longest.
+Tokens of all texts are one list. For attention alone each text becomes a masked row as long as the longest one.
+Windows are chunks of queries with the keys that they may see, so that costs grow with the texts. `models.pooling` uses
+it.
 """
 
 from __future__ import annotations

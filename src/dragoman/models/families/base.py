@@ -22,8 +22,6 @@ from dragoman.models.weights import Weights
 
 
 class Layout(NamedTuple):
-    """The names below which a checkpoint keeps the decoder's body and its head."""
-
     body: str
     head: str
 
@@ -99,7 +97,7 @@ class Family(ABC):
         return self.norm(x, body.at(self.final_norm))
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
-        """Hidden states of the step's tokens. Shape: [T, 1, hidden]."""
+        """Shape: [T, 1, hidden]."""
         x = embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.facts.hidden_size)
         return scaled(x, self.embedding_factor)
 
@@ -113,11 +111,7 @@ class Family(ABC):
         return capped(logits(x, weights, self.facts.vocab_size, bias=self.has_head_bias), self.logits_cap)
 
     def build(self, weights: Weights) -> ov.Model:
-        """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab].
-
-        Its weights are complete when the storage's parts have finished.
-        Raises: ModelError if tensors are missing, have other shapes, or are not read.
-        """
+        """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab]. Raises: ModelError."""
         step = StepInputs(self.facts, self.cache_type, takes_back=self.takes_back)
         layout = self._layout(weights)
         head = self._head_weights(weights, layout)

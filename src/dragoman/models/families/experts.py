@@ -32,7 +32,7 @@ class WithExperts(Llama):
 
     @abstractmethod
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """Those of a layer; None if it has a dense MLP."""
+        """None = the layer has a dense MLP."""
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         facts = self.expert_facts(config, index)
@@ -54,7 +54,6 @@ class WithExperts(Llama):
         return route(x, weights.at(self.router_name), facts)
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-        """Those of each expert, which may lie in two tensors for all."""
         stored = weights.at("experts")
         are_apart = f"0.{self.mlp_names[0]}.weight" in stored
         if "gate_up_proj" in stored or (self.are_turned and not are_apart):
@@ -79,7 +78,6 @@ class ChosenWithBias(WithExperts):
 
 
 def stacked_experts(raised: Weights, lowered: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-    """Those of each expert where all lie in two tensors: gates above ups, and downs."""
     count, size = facts.num_experts, facts.inner_size
     pairs = ((raised.stacked(index, count), lowered.stacked(index, count)) for index in range(count))
     return [ExpertWeights(*halves(both, size), down) for both, down in pairs]
@@ -116,7 +114,6 @@ def grouped_rule(config: Config, score: Literal["softmax", "sigmoid"] = "softmax
 
 
 def check_groups(facts: ExpertFacts) -> None:
-    """Raises: ModelError if the rule's groups do not fit the experts."""
     rule, num_experts = facts.routing, facts.num_experts
     size, rest = divmod(num_experts, rule.num_groups)
     if rest or size < rule.group_best:

@@ -148,13 +148,12 @@ _MOST_STREAMS = 64
 
 
 def _exact(x: Node, weights: Weights, num_rows: int) -> Node:
-    """A product with a matrix that is not compressed: these few weights act on everything."""
+    """A product with an uncompressed matrix: these few weights act on everything."""
     matrix = np.asarray(weights.matrix(num_rows, width(x))).astype(np.float32)
     return ops.matmul(x, constant(matrix), transpose_a=False, transpose_b=True).output(0)
 
 
 def _as_long(x: Node, other: Node) -> Node:
-    """x scaled to the length of `other`. Shapes: [T, 1, hidden] both."""
     lengths = [ops.reduce_mean(multiply(one, one), integers(-1), True).output(0) for one in (x, other)]
     own = ops.sqrt(ops.maximum(lengths[0], scalar(1e-5)))
     return multiply(x, ops.divide(ops.sqrt(lengths[1]), own).output(0))

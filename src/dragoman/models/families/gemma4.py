@@ -31,7 +31,7 @@ from dragoman.models.weights import Weights
 
 
 class SharesKeys(Gemma3):
-    """Gemma 3 whose last layers attend to an earlier layer's keys and values, with embeddings for each layer.
+    """Gemma 3 whose last layers read an earlier layer's keys and values, with embeddings for each layer.
 
     `pattern`: every `pattern`-th layer sees everything by default. `num_sharing`: the layers that share, by default.
     """
@@ -191,7 +191,7 @@ class Gemma4(SharesKeys):
 
 
 def _assume_sizes(config: Config) -> set[str]:
-    """The layers for which config.json has sizes, as transformers 5.24 writes them: the same for all that see everything."""
+    """Raises: ModelError if sizes are not the same for all layers that see everything. As transformers 5.24 writes them."""
     layers = config.value("per_layer_config")
     if layers is None:
         return set()

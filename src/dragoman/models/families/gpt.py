@@ -81,8 +81,7 @@ class Gpt(Family):
 
     # --- config.json --------------------------------------------------------------------------------------------------
 
-    def read(self, config: Config) -> None:
-        """The keys that only this family has."""
+    def read(self, config: Config) -> None: ...
 
     def head_counts(self, config: Config) -> tuple[int, int]:
         return head_counts(config)
@@ -149,10 +148,10 @@ class Gpt(Family):
 
 
 def alibi_slopes(num_heads: int, largest_exponent: float = 8.0) -> tuple[float, ...]:
-    """Each head's deduction from a score per token of distance, from 2 ** -(exponent / heads) to 2 ** -exponent.
+    """Each head's deduction from a score per token of distance, 2 ** -(exponent / heads) to 2 ** -exponent.
 
-    If the number of heads is not a power of two, they get every second slope of the next one, then those between.
-    Source: ALiBi (arXiv:2108.12409).
+    Without a power of two heads have every second slope of the next one, then those between. Source: ALiBi,
+    arXiv:2108.12409.
     """
     size = 2 ** math.ceil(math.log2(num_heads))
     slopes = [2.0 ** (-largest_exponent * (i + 1) / size) for i in range(size)]

@@ -27,7 +27,7 @@ class HunyuanDense(Llama):
         super().__init__(config)
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """`alpha` is a fixed stretch of the base, though its type is called dynamic; other numbers do not count then."""
+        """`alpha` is a fixed stretch of the base, though its type is called dynamic."""
         described, size = rotary_description(config), head_size(config)
         if "alpha" not in described:
             return read_rotary(config, size)

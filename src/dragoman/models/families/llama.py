@@ -35,8 +35,6 @@ ATTENTION_BIAS = ("attention_bias", False)
 
 
 class LayerNorms(NamedTuple):
-    """The names of a layer's norms: of what goes into attention and MLP, and of what comes out. Empty = there is none."""
-
     before_attention: str = "input_layernorm"
     before_mlp: str = "post_attention_layernorm"
     after_attention: str = ""
@@ -97,7 +95,6 @@ class Llama(Family):
         return read_rotary(config, head_size(config), part=part, is_interleaved=is_interleaved, axes=self.axes)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """For each layer: True if it sees only a window."""
         return (False,) * config.count("num_hidden_layers")
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | Recurrence:
@@ -110,7 +107,6 @@ class Llama(Family):
         return AttentionFacts(*head_counts(config), size, size, size**-0.5, window, rule)
 
     def is_turned(self, index: int) -> bool:
-        """True if positions turn the layer's queries and keys."""
         return True
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
@@ -132,7 +128,6 @@ class Llama(Family):
         return self.norm(x, weights.at(name)) if name else x
 
     def residual(self, x: Node, change: Node) -> Node:
-        """The value that goes on after a block that has computed `change` from x."""
         return add(x, change)
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
@@ -193,7 +188,7 @@ class Llama(Family):
 
 
 def head_counts(config: Config) -> tuple[int, int]:
-    """(heads, key/value heads). Raises: ModelError if the second does not divide the first."""
+    """Raises: ModelError if the second does not divide the first."""
     num_heads = config.count("num_attention_heads")
     num_kv_heads = config.count("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:

@@ -49,7 +49,7 @@ class PhiExperts(Mixtral):
         return Routing(*(ops.concat(pair, 1).output(0) for pair in ([first, second], [first_share, second_share])))
 
     def _best(self, left: Node, scores: Node) -> tuple[Node, Node]:
-        """The best of those that are left, and its share. Shapes: f32 [T, experts] both -> i64, f32 [T, 1]."""
+        """Best of those left, and its share. Shapes: f32 [T, experts] both -> i64, f32 [T, 1]."""
         best = ops.topk(left, scalar(1, np.int64), 1, "max", "value", index_element_type="i64")
         highest = best.output(0)
         size = ops.maximum(ops.abs(scores), highest)

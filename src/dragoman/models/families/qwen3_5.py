@@ -73,7 +73,6 @@ class Qwen35(Llama):
         return multiply(attended, layer.keep(ops.sigmoid(gate).output(0)))
 
     def delta(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         facts = self.facts.recurrent_layers[layer.index]
         assert isinstance(facts, DeltaFacts)
         projections = self.delta_weights(weights, facts)
@@ -129,10 +128,7 @@ class Qwen3Next(Qwen35, WithSharedExpert):
         super().__init__(config)
 
     def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
-        """Parts of two tensors, in which each key's head lies together with the values' heads that read by it.
-
-        GGUF files have the first one in two: queries, keys and values of all heads below each other, and the gate.
-        """
+        """Two tensors by key heads; GGUF files have the first one in two: all queries, keys and values, and the gate."""
         num_readers = facts.num_heads // facts.num_key_heads
         narrow = weights.at("in_proj_ba")
         parts, fades = (
@@ -157,6 +153,5 @@ class Qwen35Experts(Qwen3Next):
 
 
 def _parts(num_groups: int, sizes: tuple[int, ...]) -> list[Array]:
-    """The rows of each part, in a tensor that has one piece of every part for each group."""
     rows = np.arange(num_groups * sum(sizes)).reshape(num_groups, -1)
     return [part.reshape(-1) for part in np.split(rows, np.cumsum(sizes)[:-1], axis=1)]

@@ -58,7 +58,7 @@ class Scan:
 def read_scan(
     config: Config, epsilon: float, keys: ScanKeys, *, inner_width: int | None = None, activation: str = "hidden_act"
 ) -> Scan:
-    """The scan of config.json. `inner_width` None = as the expansion says. Raises: ModelError."""
+    """`inner_width` None = as the expansion says. Raises: ModelError."""
     config.skip(keys.chunk, keys.expansion, "time_step_rank")
     config.choice(activation, ("silu", "swish"), "silu")
     num_heads, num_groups = config.count(keys.heads), config.count(keys.groups, 1)
@@ -120,7 +120,6 @@ def scanned(x: Node, weights: Weights, layer: LayerInputs, scan: Scan, factors: 
 
 
 def _group_norm(x: Node, weights: Weights, scan: Scan) -> Node:
-    """Root-mean-square normalisation of each group's heads together. Shapes: [T, 1, inner] -> the same."""
     facts = scan.facts
     weight, groups = weights.vector(facts.inner_width), facts.num_groups
     if groups == 1:
@@ -140,8 +139,6 @@ PartNorm = Callable[[Node, str], Node]
 
 @dataclass(frozen=True)
 class ChannelScan:
-    """A layer: what it is, the numbers that steps are made of, and which parts have a bias (`bias`: projections)."""
-
     facts: ChannelScanFacts
     step_rank: int
     convolution_bias: bool

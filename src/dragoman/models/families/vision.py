@@ -162,7 +162,6 @@ _NOT_FOR_INTERNVL_TEXT = (r"^(vision_model|mlp1)\.",)
 
 
 def text_model(config: Config) -> Family:
-    """The model of the text's part. Raises: ModelError naming a key that is missing, wrong or not known."""
     config.skip(*_KEYS_OF_IMAGES.split(), *_KEYS_OF_PREPARATION.split())
     part = config.part("text_config")
     text = config if part is None else _text_config(config, part)
@@ -178,7 +177,7 @@ def text_model(config: Config) -> Family:
 
 
 def internvl_text_model(config: Config) -> Family:
-    """The model of an InternVL's llm_config, in OpenGVLab's own layout. Raises: ModelError, as `text_model`."""
+    """The model of an InternVL's llm_config, in OpenGVLab's own layout. Raises: ModelError."""
     config.skip(*_KEYS_OF_INTERNVL.split())
     text = config.part("llm_config")
     if text is None:
@@ -207,7 +206,6 @@ def find_tower(architecture: str) -> type[VisionFamily] | None:
 
 
 def _text_config(config: Config, part: Config) -> Config:
-    """The config of the text part, with the values that config.json leaves out."""
     raw: dict[str, Any] = config.value("text_config")
     kind = str(part.value("model_type"))
     config.skip("vocab_size")

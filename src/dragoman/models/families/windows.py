@@ -18,7 +18,7 @@ def read_slides(config: Config, is_sliding: Callable[[int], bool]) -> tuple[bool
 
 
 def no_slides(config: Config) -> tuple[bool, ...]:
-    """All layers see everything, whatever window config.json has. Raises: ModelError if layer_types says otherwise."""
+    """Raises: ModelError if layer_types has windows though none is switched on."""
     slides = read_slides(config, lambda _index: False)
     if any(slides):
         raise config.error("layer_types", f"{_KINDS[0]} only, as no window is switched on")
@@ -26,11 +26,9 @@ def no_slides(config: Config) -> tuple[bool, ...]:
 
 
 def read_window(config: Config) -> int:
-    """The tokens that a window holds; 0 if it holds the whole context. Raises: ModelError."""
     window = config.count("sliding_window")
     return window if window < config.count("max_position_embeddings") else 0
 
 
 def all_but_every(length: int) -> Callable[[int], bool]:
-    """True for all layers but every `length`-th."""
     return lambda index: (index + 1) % length != 0

@@ -99,7 +99,6 @@ class Zamba2(Family):
         return scanned(self.norm(x, weights.at("input_layernorm")), weights.at("mamba"), layer, self.scan)
 
     def _shared(self, x: Node, block: Weights, user: int, layer: LayerInputs) -> Node:
-        """A transformer block for one of its users, without residuals. Shapes: [T, 1, hidden] -> the same."""
         facts, attention, mlp = layer.attention, block.at("self_attn"), block.at("feed_forward")
         both = ops.concat([x, layer.step.handed_on[_EMBEDDINGS]], -1).output(0)
         normed = self.norm(both, block.at("input_layernorm"))

@@ -79,7 +79,6 @@ def _attention(node: Any, config: Config) -> AttentionFacts:
 
 
 def attention_sinks(graph: Any) -> dict[int, Any]:
-    """The sinks of the heads, f32 [heads], by layer. Raises: ModelError if they depend on the step."""
     found = {layer: _numbers(node, _SINKS, "sinks") for layer, node in attentions(graph).items()}
     return {layer: np.array(numbers, np.float32) for layer, numbers in found.items() if numbers}
 
@@ -95,7 +94,6 @@ def _numbers(node: Any, place: int, what: str) -> tuple[float, ...]:
 
 
 def _folded(value: Any) -> Any:
-    """The constant that an expression of constants is; None if there is something else in it."""
     try:
         alone = ov.Model([ops.result(value)], [])
     except RuntimeError:  # it reads an input
@@ -108,7 +106,6 @@ def _folded(value: Any) -> Any:
 
 
 def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: Config) -> None:
-    """Raises: ModelError if nothing reads positions: some exports do so, and are wrong."""
     node = inputs_by_name(graph).get("position_ids")
     is_read = node is not None and bool(node.output(0).get_target_inputs())
     knows = all(attention.alibi_slopes for attention in layers.values())
@@ -120,10 +117,7 @@ def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: C
 
 
 def _context(graph: Any, config: Config) -> tuple[int, tuple[str, ...]]:
-    """The context in tokens; where other rotary factors follow from some length on, up to there.
-
-    A graph takes them for all sequences of a step as for the longest; or, traced from a Python condition, never.
-    """
+    """The context in tokens; only up to where other rotary factors follow, which graphs take for all sequences or never."""
     found = next((key for key in _CONTEXT_KEYS if config.value(key) is not None), None)
     if found is None:
         raise ModelError(f"config.json does not give the context length, allowed: one of {', '.join(_CONTEXT_KEYS)}")
@@ -141,7 +135,6 @@ def _context(graph: Any, config: Config) -> tuple[int, tuple[str, ...]]:
 
 
 def _compares_positions(graph: Any) -> bool:
-    """True if something depends on the largest position of a step."""
     start = inputs_by_name(graph).get("position_ids")
     waiting, seen = [start] if start is not None else [], set()
     while waiting:

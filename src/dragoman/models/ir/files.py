@@ -35,8 +35,6 @@ def has_graph(model_dir: Path) -> bool:
 
 
 class SeeingFiles(NamedTuple):
-    """The graphs that embed pictures: from pixels to a tower's output, and from there to the decoder's embeddings."""
-
     vision: Path
     projection: Path
 
@@ -74,7 +72,6 @@ def ir_files(model_dir: Path, *, sees: bool = False) -> IrFiles:
 
 
 def unknown_settings(model_dir: Path) -> tuple[str, ...]:
-    """One line for each key of openvino_config.json that is not known. Raises: ModelError if it cannot be read."""
     settings = _settings(model_dir)
     lines = [f"{CONFIG_FILE} {key} has no effect: it is not known" for key in sorted(settings.keys() - _DESCRIBES)]
     if _ACTIVATION_GROUPS in settings:

@@ -78,7 +78,6 @@ def refuse_other_shape(value: Any, named: str, *ends: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The runtime's words in an error, on one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -113,11 +112,7 @@ def embed_pictures(graph: Any, vectors: Any, hidden_size: int) -> None:
 
 
 def paged(graph: Any) -> None:
-    """Replace the graph's states by caches and tables, its logits by those of the rows that are asked for.
-
-    Afterwards its inputs are those of `StepInputs` for one kind of cache, and its output is logits f32 [R, vocab].
-    Raises: ModelError naming an input, or an operation, that cannot be driven.
-    """
+    """Replace states by caches and tables, and logits by f32 [R, vocab] of the wanted rows. Raises: ModelError."""
     if not any(node.get_type_name() == "ReadValue" for node in graph.get_ops()):
         raise ModelError("the exported graph has no states: export it with its cache (task text-generation-with-past)")
     try:
@@ -149,12 +144,10 @@ def attentions(graph: Any) -> dict[int, Any]:
 
 
 def inputs_by_name(graph: Any) -> dict[str, Any]:
-    """The parameters of a graph by the first of their names."""
     return {sorted(node.output(0).get_names())[0]: node for node in graph.get_parameters()}
 
 
 def states(graph: Any) -> list[Any]:
-    """The inputs that are tables of states, in the order of their numbers."""
     named = {name: node for name, node in inputs_by_name(graph).items() if name.startswith(_STATE_CACHE)}
     return [named[name] for name in sorted(named, key=lambda name: int(name.removeprefix(_STATE_CACHE)))]
 
@@ -205,17 +198,13 @@ def _cache_name(node: Any) -> str:
 
 
 def _forget_settings(graph: Any) -> None:
-    """Drop the export's settings of the runtime, which would go before the profile's."""
     info = graph.get_rt_info()
     if "runtime_options" in info:
         del info["runtime_options"]
 
 
 def _give_positions(graph: Any) -> None:
-    """Give a graph that counts positions itself those of the input: sequences differ.
-
-    Older exports have another input for that: the step's places in its one sequence.
-    """
+    """Give a graph that counts positions itself those of the input: sequences differ. Older exports count places."""
     inputs = inputs_by_name(graph)
     positions, places = inputs.get("position_ids"), inputs.get(_PLACES)
     is_counted = positions is not None and not positions.output(0).get_target_inputs()
@@ -242,7 +231,6 @@ def _counted(node: Any) -> Any:
 
 
 def _readers(node: Any) -> list[Any]:
-    """The readers of a node's outputs, but for those without effect."""
     found = [target.get_node() for target in node.output(0).get_target_inputs()]
     return [reader for reader in found if reader.get_type_name() == "Result" or _is_read(reader)]
 
@@ -320,7 +308,6 @@ def _head(result: Any) -> Any:
 
 
 def _is_computed(value: Any) -> bool:
-    """True if the value, and so its shape, depends on the step."""
     return bool(value.get_partial_shape().is_dynamic)
 
 

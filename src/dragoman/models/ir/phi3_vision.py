@@ -28,8 +28,6 @@ _FOLD = 2  # patches of a side that become one embedding's side
 
 
 class Phi3Vision:
-    """The seeing part. `hidden_size`: the decoder's. Raises: ModelError naming a key that is wrong or not supported."""
-
     def __init__(self, model_dir: Path, hidden_size: int) -> None:
         config = Config(read_json(model_dir / "config.json"))
         layout, tower = config.part("embd_layer"), config.part("img_processor")
@@ -73,7 +71,6 @@ class Phi3Vision:
 
 
 def _numbers(config: Config, key: str, size: int) -> Array:
-    """A separator, f32 [size], in nested lists of one."""
     value: Any = config.value(key)
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -89,7 +86,6 @@ def _placeholder_id(model_dir: Path) -> int:
 
 
 def _feed(graph: Any, path: Path, value: Any) -> None:
-    """Replace a graph's only input by a value. Raises: ModelError."""
     inputs = graph.get_parameters()
     if len(inputs) != 1 or inputs[0].get_element_type() != ov.Type.f32:
         raise ModelError(f"{path} has {len(inputs)} inputs, allowed: one, of f32")

@@ -46,8 +46,6 @@ _PACKED = ("u4", "i4", "u8", "i8")
 
 
 class IrTower(NamedTuple):
-    """The tower that embeds an exported model's pictures. `make`: builds its graph, raises ModelError."""
-
     facts: PictureFacts
     processor: PictureProcessor
     make: Callable[[], Any]
@@ -55,10 +53,7 @@ class IrTower(NamedTuple):
 
 @dataclass(slots=True)
 class IrModel:
-    """An exported model. `options`: those asked for, with the file's type of weights.
-
-    `weights_bytes`: as the kernels read them. `can_be_kept`: the runtime can read the compiled graph again.
-    """
+    """An exported model. `options`: with the file's type of weights. `can_be_kept`: the compiled graph can be read again."""
 
     facts: ModelFacts
     options: ModelOptions
@@ -125,7 +120,6 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
 
 
 def _blindness(model_dir: Path, raw_config: Mapping[str, Any]) -> str | None:
-    """The reason for which pictures are refused, None if they are not."""
     if raw_config.get("model_type") not in _SEEING or (model_dir / GRAPH_FILE).is_file():
         return _BLIND
     missing = next((name for name in (VISION_FILE, PROJECTION_FILE) if not (model_dir / name).is_file()), None)
@@ -173,7 +167,6 @@ def _stored(graph: Any) -> tuple[WeightType, int | None]:
 
 
 def _give_windows(graph: Any, facts: ModelFacts) -> None:
-    """Give layers with windows tables of their own, so that their cache forgets earlier tokens."""
     nodes = attentions(graph)
     for number in range(1, len(facts.cache_kinds)):
         give_tables(graph, [nodes[layer] for layer in nodes if facts.cache_kind(layer) == number], number)

@@ -40,8 +40,6 @@ class TextFacts:
 
 @dataclass(frozen=True, slots=True)
 class DenseModule:
-    """A product behind the pooling. `path`: of its directory, below the model's."""
-
     path: str
     num_inputs: int
     num_outputs: int
@@ -51,8 +49,6 @@ class DenseModule:
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """The prompt for a causal model about a pair: the texts around it, and the default instruction."""
-
     before: str
     body: str  # with {instruction}, {query}, {document}
     after: str
@@ -69,10 +65,9 @@ class SparseRule:
 
 @dataclass(frozen=True, slots=True)
 class LateRule:
-    """The rule for writing texts for late interaction, as in ColBERT. `query_length`, `document_length`: most tokens.
+    """The rule for writing texts for late interaction, as in ColBERT. `expands`: queries are filled up with `mask_token`.
 
-    `expands`: queries are filled up with `mask_token` to their length, which other tokens see if `sees_expansion`.
-    `skipped`: words of documents whose vectors do not count.
+    `sees_expansion`: other tokens see these. `skipped`: words of documents whose vectors do not count.
     """
 
     query_prefix: str

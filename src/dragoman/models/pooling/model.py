@@ -89,10 +89,9 @@ class LoadedPooler:
         return self.facts.hidden_size * max(len(self.recipe.pooling), 1)
 
     def run(self, texts: Sequence[PooledText]) -> Any:
-        """The vector of each text, not yet of length 1, f32 [dimensions]; or its scores before the activation.
+        """The vectors, not yet of length 1, or scores before the activation: f32 [dimensions] each.
 
-        Of a text whose tokens' vectors are wanted f32 [tokens, size]; of one whose words are weighed `WORD_WEIGHTS`
-        [words] above 0.
+        Tokens' vectors are f32 [tokens, size], weights of words `WORD_WEIGHTS` [words] above 0.
         """
         inputs = graph_inputs(texts, self.facts, self._kept)
         if self._has_members:
@@ -153,10 +152,7 @@ class LoadedPooler:
 
 
 def pooled(hidden: Vectors, modes: Sequence[PoolingMode], num_skipped: int = 0) -> Vectors:
-    """One vector. Shapes: hidden [T, size] -> [size for each mode]. `num_skipped`: first rows that do not count.
-
-    Source: sentence-transformers' Pooling.
-    """
+    """One vector, [size for each mode], of hidden [T, size]. Source: sentence-transformers' Pooling."""
     rows = hidden[min(num_skipped, len(hidden) - 1) :]
     return np.concatenate([_pooled(rows, mode, num_skipped) for mode in modes])
 
@@ -179,7 +175,6 @@ def _pooled(rows: Vectors, mode: PoolingMode, num_skipped: int) -> Vectors:
 
 
 def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress: Any = None) -> LoadedPooler:
-    """The compiled model of a directory. Raises: ModelError if its checkpoint is not supported."""
     report = progress or (lambda _stage, _fraction: None)
     model = text_family(model_dir, recipe)
     stored = stored_weights(model_dir, keeps_rows=keeps_file_types(options))
@@ -217,7 +212,6 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
 
 
 def text_family(model_dir: Path, recipe: Recipe) -> TextFamily:
-    """The network of a directory, not built yet. Raises: ModelError."""
     scores = recipe.kind in ("score", "classify")
     model = read_text_model(read_config(model_dir), scores=scores, answer_ids=recipe.answer_ids)
     model.num_scores = max(len(recipe.labels), 1)

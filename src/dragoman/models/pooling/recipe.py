@@ -83,7 +83,6 @@ QWEN3_TEMPLATE = PairTemplate(
 
 
 def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
-    """The purpose of the model at that path. Raises: ModelError if its files cannot be read."""
     if task == "generate" or is_gguf(model_dir):
         return "generate"
     raw_config = read_config(model_dir)
@@ -109,10 +108,7 @@ def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
 def read_recipe(
     model_dir: Path, task: Task = "auto", pooling: str | None = None, normalize: bool | None = None
 ) -> Recipe:
-    """The recipe of the model. `pooling`, `normalize`: the operator's choices, None = as the directory says.
-
-    Raises: ModelError naming the file and key that is missing, wrong or not supported.
-    """
+    """The recipe of the model. `pooling`, `normalize`: the operator's choices. Raises: ModelError naming file and key."""
     purpose = purpose_of(model_dir, task)
     raw_config = read_config(model_dir)
     if purpose == "score":
@@ -127,7 +123,6 @@ def read_recipe(
 
 
 def chosen_of(options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """The operator's choices: task, pooling, normalize."""
     pooling = options.get("pooling")
     normalize = {"true": True, "false": False}.get(options.get("normalize", "auto"))
     return options.get("task") or "auto", None if pooling == "auto" else pooling, normalize
@@ -256,7 +251,6 @@ def _mask_token(model_dir: Path) -> str:
 
 
 def _by_tokens(model_dir: Path, raw_config: Mapping[str, Any], late: LateRule) -> Recipe:
-    """A vector of each token, of length 1."""
     denses = []
     for kind, path in _modules(model_dir):
         if kind == "Dense":
@@ -314,7 +308,6 @@ def _dense(directory: Path, path: str, *, of_tokens: bool = False) -> DenseModul
 
 
 def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
-    """(prompts, the default one's name, what compares embeddings)."""
     name = "config_sentence_transformers.json"
     config = _object(model_dir, name) or {}
     prompts = config.get("prompts") or {}
@@ -328,7 +321,6 @@ def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
 
 
 def _tasks(raw_config: Mapping[str, Any]) -> dict[str, str]:
-    """The tasks for which the network has adapters, with the prompt for each."""
     names, told = raw_config.get(TASKS), raw_config.get("task_instructions") or {}
     if names is None:
         return {}
@@ -382,7 +374,6 @@ def _scoring(model_dir: Path, raw_config: Mapping[str, Any], task: Task) -> Reci
 
 
 def _labels(raw_config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the head's outputs, in their order; transformers' where config.json has none."""
     given, count = raw_config.get("id2label"), raw_config.get("num_labels")
     if given is None:
         count = 2 if count is None else count
@@ -456,13 +447,11 @@ def _was_asked(raw_config: Mapping[str, Any]) -> bool:
 
 
 def _activation(name: object) -> str | None:
-    """torch.nn.modules.activation.Tanh -> tanh; None if it is not known."""
     last = str(name).rpartition(".")[2].lower()
     return last if last in ACTIVATIONS else None
 
 
 def _modules(model_dir: Path) -> list[tuple[str, str]]:
-    """(kind, directory) of each module, () without modules.json. Raises: ModelError."""
     path = model_dir / "modules.json"
     text = model_text(model_dir, path.name)
     if text is None:
@@ -483,7 +472,6 @@ def _module_kinds(model_dir: Path) -> list[str]:
 
 
 def _object(directory: Path, name: str) -> dict[str, Any] | None:
-    """The JSON object in a file, None if there is no such file. Raises: ModelError."""
     text = model_text(directory, name)
     if text is None:
         return None

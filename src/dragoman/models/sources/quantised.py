@@ -50,10 +50,7 @@ _OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_FAMILIES) -> Layout | None:
-    """The layout of quantised matrices by config.json, None = there are none. Raises: ModelError.
-
-    `of_family`: which of `OF_FAMILIES` its family has.
-    """
+    """The layout by config.json, None = there is none. `of_family`: of `OF_FAMILIES`. Raises: ModelError."""
     described = _described(raw_config)
     return None if described is None else _layout(described, of_family)
 
@@ -61,10 +58,7 @@ def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_F
 def find_layout(
     model_dir: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False
 ) -> tuple[Layout | None, Path | None]:
-    """The layout of a directory's checkpoint, and the file that describes it if that is not config.json.
-
-    `keeps_mxfp4`, `keeps_rows`: see `stored_weights`. Raises: ModelError.
-    """
+    """The layout of a directory, and the file that describes it if that is not config.json. Raises: ModelError."""
     mxfp4 = Mxfp4(keeps_mxfp4, bits=4 if keeps_rows else 8)
     path = model_dir / "config.json"
     described = _described(read_json(path)) if path.exists() else None

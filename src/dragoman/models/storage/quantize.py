@@ -14,11 +14,10 @@ _INFINITE_F16 = 0x7C00  # its bits; larger ones are NaN
 
 
 def quantize_int8(weight: Array, out: Array) -> tuple[Array, Array]:
-    """Asymmetric 8-bit compression per output channel: `weight ≈ (out - zero_points) * scales`; the range holds zero.
+    """The zero points u8 and scales f16 [out, 1] of `weight ≈ (out - zero_points) * scales`; the range holds zero.
 
-    Returns zero points and scales. Shapes: weight [out, in], `out` u8 of the same; zero_points u8 and scales f16 [out,
-    1].
-    Raises: ValueError if a number is not finite or too large; as do the others.
+    Shapes: weight [out, in], `out` u8 of the same. Raises: ValueError if a number is not finite or too large; as the
+    others.
     """
     low, high = range_with_zero(weight)
     # The kernels read the scale as f16, so round with the value they will multiply by.

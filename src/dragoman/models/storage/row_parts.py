@@ -44,10 +44,9 @@ class RowParts:
         self._pool.shutdown(cancel_futures=True)
 
     def submit(self, shape: tuple[int, ...], work: Work[None], unit: int = 1, part_size: int = PART_SIZE) -> None:
-        """Have `work` called with every part of the rows of a tensor of this shape, before `finish` returns.
+        """Have `work` called with every part of the rows, before `finish` returns. Parts begin at multiples of `unit`.
 
-        Parts begin at multiples of `unit`, and have about `part_size` values. Waits while many parts wait, since
-        their matrices live as long. Raises: what a work did.
+        Waits while many parts wait, since their matrices live as long. Raises: what a work did.
         """
         if len(self._pending) > _MOST_WAITING:
             self._pending[-_MOST_WAITING].result()

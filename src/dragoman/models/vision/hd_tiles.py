@@ -57,7 +57,6 @@ class HdLayout:
         return (down * across + 1) * SIDE**2 + 1 + (down + 1) * SIDE
 
     def rows(self, width: int, height: int) -> Array:
-        """For each embedding its row, i64 [N]: of the copy, of each tile, of what ends rows, of what ends the tiles."""
         down, across = self.grid(width, height)
         places: Array = np.arange((1 + down * across) * SIDE**2, dtype=np.int64)
         copy, tiles = places[: SIDE**2].reshape(SIDE, SIDE), places[SIDE**2 :].reshape(down, across, SIDE, SIDE)
@@ -117,10 +116,7 @@ def _centered(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def _shrunk(numbers: Array, axis: int, times: int) -> Array:
-    """The numbers with an axis `times` times shorter, by bicubic interpolation of single places (A = -0.75).
-
-    A new number lies in the middle of `times` places: on one if `times` is odd, else between two.
-    """
+    """An axis `times` times shorter, by bicubic interpolation (A = -0.75) in the middle of `times` places."""
     middle = np.arange(numbers.shape[axis] // times) * times + times // 2
     if times % 2:
         return np.take(numbers, middle, axis)

@@ -1,8 +1,8 @@
 """InternVL 2 to 3: a picture in as many tiles as fit its shape, and a small copy of all of it, each by an InternViT.
 
 Sources: arXiv:2404.16821, section 3.2 (tiles); arXiv:2412.05271; the slow GotOcr2ImageProcessor of transformers 4.57 as
-InternVLProcessor calls it, which always cuts, whatever crop_to_patches of the file says. OpenGVLab's own layout: the code
-of OpenGVLab/InternVL, and its model cards, as no file of a checkpoint describes the pictures.
+InternVLProcessor calls it, which always cuts, whatever crop_to_patches of the file says. OpenGVLab's own layout: the
+code of OpenGVLab/InternVL, and its model cards, as no file of a checkpoint describes the pictures.
 """
 
 from __future__ import annotations

@@ -118,7 +118,6 @@ class TileLayout:
 
 
 def _alone(places: Array, num_corners: int = 1) -> tuple[Array, Array]:
-    """Embeddings that are one row each. Shapes: places [rows, columns] -> i64 and f32 [corners, rows, columns]."""
     shares = np.zeros((num_corners, *places.shape), dtype=np.float32)
     shares[0] = 1.0
     return np.repeat(places[None], num_corners, axis=0).astype(np.int64), shares
@@ -135,7 +134,6 @@ def _between(places: Array, size: tuple[int, int]) -> tuple[Array, Array]:
 
 
 def _samples(count: int, num_samples: int) -> tuple[Array, Array, Array]:
-    """For each sample the two places that it lies between, and its distance from the first."""
     scale = np.float32(count / num_samples)
     where = np.maximum((np.arange(num_samples, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5), 0)
     first = where.astype(np.int64)

@@ -111,7 +111,7 @@ def normalized(pixels: Array, values: Array) -> Array:
 
 
 def flat_patches(image: Image.Image, values: Array, size: int) -> Array:
-    """The numbers of each patch, row by row, colours last. Shapes: values f32 [3, 256] -> f32 [patches, size * size * 3]."""
+    """f32 [patches, size * size * 3], row by row, colours last."""
     rows, columns = image.height // size, image.width // size
     squares = normalized(np.asarray(image), values).reshape(3, rows, size, columns, size)
     return np.ascontiguousarray(squares.transpose(1, 3, 2, 4, 0)).reshape(rows * columns, -1)
@@ -146,7 +146,6 @@ def read_values(described: Config, mean: tuple[float, ...], std: tuple[float, ..
 
 
 def read_channels(described: Config, key: str, default: tuple[float, ...]) -> Array:
-    """A number for each channel, f32 [3]; one number stands for all three."""
     if key not in described:
         return np.array(default, dtype=np.float32)
     if isinstance(described.value(key), list):

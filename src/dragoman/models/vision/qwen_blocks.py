@@ -30,8 +30,6 @@ NORM_EPSILON = 1e-6  # of all these towers; no file says it
 
 @dataclass(frozen=True, slots=True)
 class TowerFacts:
-    """A tower's sizes. `hidden_size`: of its own vectors; `inner_size`: of its MLPs."""
-
     num_layers: int
     hidden_size: int
     num_heads: int
@@ -56,7 +54,6 @@ def vision_part(config: Config) -> Config:
 
 
 def read_tower(vision: Config, *, hidden_key: str, inner_size: int, activation: str) -> TowerFacts:
-    """The keys that all have. `hidden_key`: of the size; `activation`: the default. Raises: ModelError."""
     # in_chans and spatial_patch_size are older names, which files have beside the others
     vision.expect(in_channels=3, in_chans=3, spatial_patch_size=vision.count("patch_size"))
     cut = Cut(vision.count("patch_size"), vision.count("temporal_patch_size", 2), vision.count("spatial_merge_size", 2))
@@ -123,7 +120,7 @@ def window_tables(cut: Cut, rows: int, columns: int, side: int) -> dict[str, Arr
 
 
 def patch_angles(positions: Node, facts: TowerFacts) -> Angles:
-    """The angles of heads: half of their pairs by the row, half by the column. Shape: positions i64 [2, patches]."""
+    """Half of heads' pairs by the row, half by the column. Shape: positions i64 [2, patches]."""
     quarter = facts.head_size // 4
     frequencies = tuple(10_000.0 ** (-i / quarter) for i in range(quarter))
     rule = RotaryRule(frequencies * 2, axes=(0,) * quarter + (1,) * quarter)

@@ -19,10 +19,9 @@ _MOST_TILES = 1000
 
 
 def folded(x: Node, side: int, factor: int) -> Node:
-    """Squares of `factor` x `factor` neighbours as one row each: their vectors one after the other, row by row.
+    """Squares of neighbours as one row each, [tiles * (side / factor)**2, size * factor**2]: Idefics3's pixel shuffle.
 
-    The pixel shuffle of Idefics3 (arXiv:2408.12637) and of InternVL from 1.5 on (arXiv:2404.16821).
-    Shapes: x [tiles, side * side, size] -> [tiles * (side / factor)**2, size * factor**2].
+    Sources: arXiv:2408.12637; InternVL from 1.5 on, arXiv:2404.16821.
     """
     size, parts = width(x), side // factor
     squares = reshape(x, -1, parts, factor, parts, factor, size)

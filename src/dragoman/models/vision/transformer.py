@@ -101,7 +101,7 @@ class VisionTransformer:
 
 
 def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> VisionTransformer:
-    """The tower that a vision_config describes. `kind`, `assumed`: what its absence means. Raises: ModelError."""
+    """`kind`, `assumed`: what their absence in a vision_config means. Raises: ModelError."""
     config.assume(model_type=kind)
     kind = config.choice("model_type", (CLIP, SIGLIP))
     config.skip(*_HARMLESS.split())
@@ -111,7 +111,6 @@ def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> V
 def read_sizes(
     config: Config, kind: str, assumed: Mapping[str, Any], image_size: int | None = None
 ) -> VisionTransformer:
-    """The tower of that kind. `image_size`: if config.json does not say it. Raises: ModelError."""
     config.assume(**assumed)
     config.expect(num_channels=3)
     tower = VisionTransformer(
@@ -136,7 +135,6 @@ def read_sizes(
 
 
 def found_at(weights: Weights, places: Sequence[str], *known: str) -> Weights:
-    """The weights below the first of these places that has one of the known tensors, else below the first place."""
     views = [weights.at(place) for place in places]
     return next((view for view in views if any(name in view for name in known)), views[0])
 

@@ -52,17 +52,13 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
 
 
 def is_encoder(architecture: str) -> bool:
-    """True for texts read in both directions, which generate nothing."""
     parts = parts_of(architecture)
     is_euro = architecture.startswith(_EURO)
     return parts is not None and (parts[0] in ENCODERS or is_euro) and parts[1] != GENERATOR
 
 
 def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tuple[int, ...] = ()) -> TextFamily:
-    """The network that a config.json describes. `scores`: with the head that scores; `answer_ids`: see `Decoder`.
-
-    Raises: ModelError naming the architecture and the supported ones, or a key that is missing, wrong or not known.
-    """
+    """The network of a config.json. `scores`: with the head that scores; `answer_ids`: see `Decoder`. Raises: ModelError."""
     architecture = architecture_of(raw_config)
     parts = parts_of(architecture)
     if parts is None:

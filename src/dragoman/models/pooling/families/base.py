@@ -71,7 +71,7 @@ class TextFamily(ABC):
 
     @abstractmethod
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        """The last hidden states of the tokens that are kept. Shape: [R, hidden]."""
+        """Shape: [R, hidden], of the kept tokens."""
 
     def score(self, hidden: Node, weights: Weights) -> Node:
         """The head's outputs for one row of each text. Shapes: [S, hidden] -> [S, scores]."""
@@ -81,7 +81,6 @@ class TextFamily(ABC):
         return linear(pooled, weights.at(head.out).careful(), self.num_scores, bias=True)
 
     def word_head(self) -> WordHead:
-        """Raises: ModelError if the family has none."""
         raise ModelError(f"{self.facts.architecture} is not supported for weights of words (pooling splade)")
 
     def build_words(self, weights: Weights, rule: SparseRule) -> Any:
@@ -108,11 +107,7 @@ class TextFamily(ABC):
         return graph
 
     def build(self, weights: Weights) -> Any:
-        """The graph; its inputs are those of `WholeTexts`, its output hidden f32 [R, hidden], or scores f32 [S, scores].
-
-        Its weights are complete when the storage's parts have finished.
-        Raises: ModelError if tensors are missing, have other shapes, or are not read.
-        """
+        """The graph of `WholeTexts`; its output is hidden f32 [R, hidden], or scores f32 [S, scores]. Raises: ModelError."""
         facts = self.facts
         texts = WholeTexts(
             is_causal=facts.is_causal,
@@ -148,8 +143,6 @@ class LayerNames(NamedTuple):
 
 
 class PostNormLayer(NamedTuple):
-    """The facts of a layer of BERT's kind. `epsilon`: of its norms."""
-
     names: LayerNames
     attention: AttentionFacts
     inner_size: int
@@ -187,5 +180,4 @@ def embedded_tokens(texts: WholeTexts, tables: Weights, facts: TextFacts, num_po
 
 
 def rows_of(ids: Node, weights: Weights, num_rows: int, size: int) -> Node:
-    """The rows of a table of embeddings. Shapes: ids i64 [T] -> [T, size]."""
     return reshape(embedding(ids, weights, num_rows, size), -1, size)

@@ -17,10 +17,9 @@ from dragoman.models.weights import Weights
 
 
 class Decoder(TextFamily):
-    """A decoder whose last hidden states, or whose answer to a question about a pair, are wanted.
+    """A decoder's last hidden states, or its answer about a pair. `sees_behind`: tokens see later ones as well.
 
-    `sees_behind`: tokens see later ones as well, in windows too, as EmbeddingGemma's do. `answer_ids`: the tokens
-    that a score compares, () = the checkpoint has a head that scores, or none is wanted.
+    `answer_ids`: the tokens that a score compares, () = the checkpoint has a head that scores, or none is wanted.
     """
 
     def __init__(
@@ -82,8 +81,6 @@ class Decoder(TextFamily):
 
 
 class _Batch:
-    """The inputs that layers of decoders take from a step, made of whole texts."""
-
     def __init__(self, texts: WholeTexts, family: Family) -> None:
         self.facts = family.facts
         self.token_ids = texts.token_ids

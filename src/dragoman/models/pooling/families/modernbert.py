@@ -66,7 +66,6 @@ class ModernBert(TextFamily):
         )
 
     def _rules(self, config: Config) -> tuple[RotaryRule, RotaryRule]:
-        """The rotary rules of layers that see everything, and of those with a window."""
         described = rotary_description(config)
         rules = []
         for kind, key, usual in ((_FULL, "global_rope_theta", 160_000.0), (_SLIDING, "local_rope_theta", 10_000.0)):

@@ -29,9 +29,8 @@ def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, na
 
 
 def turns_order(num_rows: int, num_keys: int, num_heads: int, size: int) -> Array:
-    """The place of each row, where the last ones are heads of values, or a number for each head; i64 [num_rows].
+    """i64 [num_rows] for rows of values' heads: the file has the first head of every key, then the second, and so on.
 
-    The file has the first head of every key, then the second of every key, and so on; the checkpoint all of a key's.
     Raises: ValueError if there are fewer rows.
     """
     rows = np.arange(num_rows)
