@@ -140,8 +140,7 @@ def output_grammar(body: PromptBody) -> Grammar | None:
     """The form that the answer must have, None = free text. Raises: InvalidRequest."""
     nested = None if body.output_config is None else body.output_config.format
     if nested is not None and body.output_format is not None:
-        message = "output_format cannot be used together with output_config.format: give one of them"
-        raise ANTHROPIC.fault("output_format", "conflict", message)
+        raise ANTHROPIC.conflict("output_format", "output_config.format")
     if nested is not None:
         return _schema("output_config.format", nested)
     return None if body.output_format is None else _schema("output_format", body.output_format)

@@ -192,7 +192,7 @@ def _refuse(body: OllamaGenerateBody) -> None:
     for name, excluded in (("raw", ("system", "context", "images")), ("suffix", ("context", "images"))):
         for other in excluded:
             if getattr(body, name) and getattr(body, other):
-                raise WORDS.fault(other, "conflict", f"{other} cannot be used together with {name}: give one of them")
+                raise WORDS.conflict(other, name)
 
 
 class ChatDialect(_Dialect):

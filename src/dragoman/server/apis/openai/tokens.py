@@ -188,7 +188,7 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
             raise V1.fault("prompt", "missing", "prompt is missing: give a prompt or messages")
         return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.prompt is not None:
-        raise V1.fault("messages", "conflict", "messages cannot be used together with prompt: give one of them")
+        raise V1.conflict("messages", "prompt")
     return bare_conversation(body, raw, V1)
 
 

@@ -68,7 +68,7 @@ def read_grammar(body: GrammarFields, profile: Profile) -> Grammar | None:
     asked = dict(_constraints(body, profile))
     if len(asked) > 1:
         first, second = list(asked)[:2]
-        raise profile.fault(second, "conflict", f"{second} cannot be used together with {first}: give one of them")
+        raise profile.conflict(second, first)
     return next(iter(asked.values()), None)
 
 

@@ -122,21 +122,15 @@ def told_as(names: Mapping[str, str], place: Callable[[int], str]) -> Iterator[N
     try:
         yield
     except ServerError as error:
-        _rename(error, names, place)
+        own = error.param
+        if own is not None and own in names:
+            error.param = names[own]
+            if found := _PLACE.match(error.message):
+                error.message = f"{place(int(found[1]))} {error.message[found.end() :]}"
+            elif error.message.startswith(f"{own} "):
+                error.message = names[own] + error.message.removeprefix(own)
+            error.args = (error.message,)
         raise
-
-
-def _rename(error: ServerError, names: Mapping[str, str], place: Callable[[int], str]) -> None:
-    own = error.param
-    name = None if own is None else names.get(own)
-    if own is None or name is None:
-        return
-    error.param = name
-    if found := _PLACE.match(error.message):
-        error.message = f"{place(int(found[1]))} {error.message[found.end() :]}"
-    elif error.message.startswith(f"{own} "):
-        error.message = name + error.message.removeprefix(own)
-    error.args = (error.message,)
 
 
 def texts_schema(limits: Limits) -> Schema:

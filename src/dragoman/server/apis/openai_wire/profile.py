@@ -79,6 +79,9 @@ class Profile:
     def missing(self, param: str, allowed: str = "") -> InvalidRequest:
         return self.fault(param, "missing", f"{param} is missing" + (f": it must be {allowed}" if allowed else ""))
 
+    def conflict(self, param: str, other: str) -> InvalidRequest:
+        return self.fault(param, "conflict", f"{param} cannot be used together with {other}: give one of them")
+
     def check_model(self, named: str | None) -> None:
         if self.requires_model and named is None:
             raise self.payload_fault("model", "model is missing", param="model")

@@ -110,8 +110,7 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
     if own is None:
         return body.response_format, None
     if body.response_format is not None:
-        message = "response_format cannot be used together with text.format: give one of them"
-        raise profile.fault("response_format", "conflict", message)
+        raise profile.conflict("response_format", "text.format")
     check_word("text.format.type", own.type, ("text", "json_object", "json_schema"), profile)
     if own.type == "json_schema" and own.schema is None:
         raise profile.missing("text.format.schema", "a JSON schema")

@@ -149,7 +149,7 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
     for name in ("tools", "tool_choice"):
         if getattr(body, name):
             legacy = "functions" if body.functions else "function_call"
-            raise profile.fault(legacy, "conflict", f"{legacy} cannot be used together with {name}: give one of them")
+            raise profile.conflict(legacy, name)
     functions = [checked_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
     tools = tuple({"type": "function", "function": function} for function in functions)
     names, choice = [function["name"] for function in functions], body.function_call
