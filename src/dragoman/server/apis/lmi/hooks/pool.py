@@ -48,7 +48,9 @@ class HookPool:
         self._idle_s = idle_s
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
-        self._running: set[asyncio.Future[Any]] = set()
+        self._running: dict[
+            asyncio.Future[Any], bool
+        ] = {}  # the side that removes a call, in one step, decides its end
         self.num_stuck = 0  # threads whose call was given up and has not returned
         self.num_live = 0  # threads that take jobs; stuck ones have lost their place
         self._num_threads = num_threads
@@ -83,10 +85,11 @@ class HookPool:
 
     def _give_up(self, future: asyncio.Future[Any]) -> None:
         """Forget a call that nobody waits for any more; a thread that is busy with it gets a successor."""
+        if future not in self._running:
+            return
         with self._lock:
-            if future not in self._running:
+            if not self._running.pop(future, False):
                 return
-            self._running.remove(future)
             self.num_stuck += 1
             self.num_live -= 1
         if not self._jobs.empty():
@@ -118,20 +121,16 @@ class HookPool:
 
     def _make(self, job: _Job) -> bool:
         """Make the call, unless nobody waits for it, and hand its outcome over; False if it was given up meanwhile."""
-        with self._lock:
-            if job.future.cancelled():
-                return True
-            self._running.add(job.future)
+        self._running[job.future] = True  # before the look at the future, so that giving up is seen in one of the two
         result, failure = None, None
         try:
-            result = job.work()
+            result = None if job.future.cancelled() else job.work()
         except BaseException as error:  # hook call: SystemExit too must end one request, not a thread
             failure = error
-        with self._lock:
-            if job.future not in self._running:
+        if not self._running.pop(job.future, False):
+            with self._lock:
                 self.num_stuck -= 1
-                return False
-            self._running.remove(job.future)
+            return False
         if failure is not None and (not isinstance(failure, Exception) or isinstance(failure, StopIteration)):
             failure = HookError(f"The {self._subject} raised {type(failure).__name__}")  # a future cannot carry it
         with suppress(RuntimeError):  # the loop was closed: nobody waits
