@@ -12,7 +12,7 @@ from dragoman.server.apis import all_apis
 from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.rerank.score import SCORE
 from dragoman.server.endpoints import dialect_of
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.operations import GenerateOperation
 from dragoman.server.pooling.base import PoolingKind
 from dragoman.server.responder import error_reply

@@ -100,7 +100,7 @@ import logging, resource, sys
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-from dragoman.server.descriptors import raise_descriptor_limit
+from dragoman.server.process import raise_descriptor_limit
 print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

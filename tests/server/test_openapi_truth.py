@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis import set_up_all
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.operations import PoolingOperation
 from dragoman.server.pooling.base import PoolingKind
 from tests.support.api_document import Checker, resolved

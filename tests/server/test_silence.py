@@ -16,7 +16,7 @@ import pytest
 from dragoman.engine.base import PromptProgress
 from dragoman.server import responder
 from dragoman.server.app import ServerConfig
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.operations import GenerateOperation, PoolingOperation
 from tests.support.every_api import APIS, dialects_of, filled
 from tests.support.fake_service import FakeService, Gate, Script

@@ -17,7 +17,7 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.api import HttpCall
 from dragoman.server.app import ServerConfig
 from dragoman.server.endpoints import dialect_of
-from dragoman.server.http.switches import Switches, refuse_ignored
+from dragoman.server.http.fields import Switches, refuse_ignored
 from dragoman.server.observation.measured import timings_of
 from dragoman.server.observation.record import RequestRecord, SequenceRecord
 from dragoman.server.operations import GenerateOperation, PoolingOperation

@@ -12,7 +12,7 @@ import pytest
 from dragoman.server.admission import Admission
 from dragoman.server.app import ServerConfig
 from dragoman.server.generation.service import Service
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.registry import ServedModel
 from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer

@@ -10,7 +10,7 @@ from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config
 from dragoman.config.server_options import ServerSettings
 from dragoman.server.app import App, ServerConfig, build_app
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.registry import ModelRegistry, ServedModel
 
 

@@ -37,8 +37,8 @@ from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging, wr
 from dragoman.models import ModelError
 from dragoman.models.runtime.memory import bound_arenas, return_freed_memory
 from dragoman.server.apis import set_up_all
-from dragoman.server.descriptors import raise_descriptor_limit
 from dragoman.server.observation.request_log import LOGGER_NAME, LogForm
+from dragoman.server.process import raise_descriptor_limit
 from dragoman.server.registry import ModelRegistry, ServerState
 from dragoman.server.run import ListenConfig, ModelOwner, run
 

@@ -9,7 +9,7 @@ from typing import cast
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.server.app import ServerConfig
 from dragoman.server.batches.store import Store, StoreConfig, StoreError
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.observation.request_log import LogForm
 from dragoman.server.observation.tracing import TraceExport, TraceProtocol, missing_package
 from dragoman.server.security.callers import KeysError, Limits

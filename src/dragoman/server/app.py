@@ -24,7 +24,7 @@ from dragoman.server.http.exchange import (
     Scope,
     Send,
 )
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.observation.request_log import LogForm, RequestLog
 from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch

@@ -16,11 +16,9 @@ from dragoman import __version__
 from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
 from dragoman.server.hosting import ModelHosting, ModelPulling
-from dragoman.server.http.deadlines import FIELDS as DEADLINE_FIELDS
-from dragoman.server.http.deadlines import waits_of
 from dragoman.server.http.exchange import Bodies, Body, ClientGone, Exchange, HeaderRules
+from dragoman.server.http.fields import DEADLINE_FIELDS, Switches, waits_of
 from dragoman.server.http.inner import InnerCall
-from dragoman.server.http.switches import Switches
 from dragoman.server.http.unpacking import unpacked
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch

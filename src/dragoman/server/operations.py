@@ -16,7 +16,7 @@ from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelP
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.exchange import Bodies, Exchange
-from dragoman.server.http.switches import Switches
+from dragoman.server.http.fields import Switches
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.security.scopes import Scope

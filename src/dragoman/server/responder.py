@@ -45,8 +45,8 @@ from dragoman.server.api import (
 )
 from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.http.fields import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.http.silence import Silence
-from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import CallRecord, current_call
 from dragoman.server.progress import ProgressEncoder, ToldProgress, progress_of
@@ -97,7 +97,9 @@ async def respond(
             if call.stream:
                 await _stream(exchange, model, http, call, beside, switches.keep_alive_s)
             else:
-                reply = await _full(exchange, model.service, call)
+                work = generate_all(model.service, call.requests, call.labels)
+                results = await run_unless_gone(exchange, work)
+                reply = await _run(call.run_off_loop, partial(call.encoder.full, results))
                 await exchange.send_reply(reply, {**headers, **_timings_fields(beside)})
     except ClientGone:
         raise
@@ -112,11 +114,6 @@ async def respond(
             await exchange.cut()
         else:
             await exchange.send_reply(error_reply(dialect, failure, http), headers)
-
-
-async def _full(exchange: Exchange, service: GenerationService, call: Call) -> Reply:
-    results = await run_unless_gone(exchange, generate_all(service, call.requests, call.labels))
-    return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
 
 async def _stream(
@@ -205,15 +202,14 @@ async def _write_events(
     record, due_s = current_call(), None
     has_head = exchange.is_started  # it went out while the call waited for its model
     if has_head:
-        due_s = _at_once
+        due_s = partial(float, 0)  # at once
     elif call.is_head_fixed and head_after_s is not None and record is not None:
         due_s = partial(_head_due_s, record, len(call.requests), head_after_s)
     events = await running.first_batch(call.hold_s, due_s)
     head = call.encoder.head(events)
     if beside is not NO_TIMINGS:
-        head = msgspec.structs.replace(
-            head, headers={**head.headers, "trailer": _joined(head.headers.get("trailer"), TIMINGS_HEADER)}
-        )
+        trailers = ", ".join(filter(None, (head.headers.get("trailer"), TIMINGS_HEADER)))
+        head = msgspec.structs.replace(head, headers={**head.headers, "trailer": trailers})
     run = call.run_off_loop
     # Before the head is sent: a failure can still be a status.
     body = await _run(run if events else None, partial(_encode, call, events))
@@ -285,10 +281,6 @@ def pulse_of(encoder: Encoder, head: Head) -> bytes:
     return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
 
 
-def _at_once() -> float:
-    return 0.0
-
-
 def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
     """Seconds until a stream's head goes out without an event: by then a refusal is unlikely."""
     prepared = [request.prepared_s for request in record.requests if request.prepared_s is not None]
@@ -312,10 +304,6 @@ def _timings_fields(beside: ShownTimings) -> dict[str, str]:
     if beside is NO_TIMINGS:
         return {}
     return {TIMINGS_HEADER: msgspec.json.encode(beside.of()).decode()}
-
-
-def _joined(*names: str | None) -> str:
-    return ", ".join(name for name in names if name)
 
 
 def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:

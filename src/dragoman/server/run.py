@@ -27,10 +27,10 @@ from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.attempts import Attempts
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
+from dragoman.server.process import Watchdog, handle_once
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
 from dragoman.server.security.tls import Tls
-from dragoman.server.signals import Watchdog, handle_once
 
 logger = logging.getLogger("dragoman.server.run")
 

@@ -20,7 +20,7 @@ from dragoman.cli.progress import REDRAW_S
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ModelError, ServerError
-from dragoman.server.signals import handle_once
+from dragoman.server.process import handle_once
 from dragoman.tools.bench.client import Collected, HttpClient, NotHttp
 from dragoman.tools.bench.target import read_target
 

@@ -16,8 +16,7 @@ from dragoman.host.loading import check_rolling, citing, engine_setup
 from dragoman.models import LoadedModel, ModelError
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.evaluate.evaluation import evaluate, load
-from dragoman.tools.evaluate.measures import Measures
-from dragoman.tools.evaluate.report import Evaluated, evaluation_json, evaluation_text
+from dragoman.tools.evaluate.measures import Evaluated, Measures, evaluation_json, evaluation_text
 from dragoman.tools.evaluate.text import (
     EvaluationError,
     TextTokens,

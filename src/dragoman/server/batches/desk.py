@@ -81,7 +81,10 @@ class Desk:
     def seen(self, batch: StoredBatch) -> StoredBatch:
         """The batch with its present counts."""
         tally = self._tallies.get(batch.id)
-        return batch if tally is None else _counted(batch, tally)
+        if tally is None:
+            return batch
+        num_bad = tally.num_errors + tally.num_errors_before
+        return msgspec.structs.replace(batch, num_good=tally.num_done - num_bad, num_bad=num_bad)
 
     async def cancel(self, batch: StoredBatch) -> StoredBatch:
         """End a batch; answers so far are kept."""
@@ -190,11 +193,6 @@ class _InnerSender:
         if reply.status == _UNAVAILABLE:  # a model is loaded, or was unloaded: it may be loaded again
             raise Unreachable("no model answers")
         return Answer(reply.status, reply.headers, reply.body)
-
-
-def _counted(batch: StoredBatch, tally: Tally) -> StoredBatch:
-    num_bad = tally.num_errors + tally.num_errors_before
-    return msgspec.structs.replace(batch, num_good=tally.num_done - num_bad, num_bad=num_bad)
 
 
 class _ModelNamed(msgspec.Struct):

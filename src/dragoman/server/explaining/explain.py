@@ -27,9 +27,8 @@ from dragoman.server.explaining.report import (
 )
 from dragoman.server.explaining.sources import told
 from dragoman.server.generation.prepare import PreparedRequest
-from dragoman.server.http.deadlines import waits_of
 from dragoman.server.http.exchange import unfolded
-from dragoman.server.http.switches import refuse_ignored
+from dragoman.server.http.fields import refuse_ignored, waits_of
 from dragoman.server.json_body import NotJson, decode_json
 from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.operations import Api, GenerateOperation, Server

@@ -223,9 +223,7 @@ def _dropped(given: Values, name: str) -> dict[str, Any]:
 
 
 def _with_body(http: HttpCall, body: Values) -> HttpCall:
-    return HttpCall(
-        http.method, http.path, json.dumps(body).encode(), http.headers, http.query, http.path_params, http.request_id
-    )
+    return msgspec.structs.replace(http, body=json.dumps(body).encode(), _decoded=[])
 
 
 def _without(profile: ModelProfile, option: str) -> ModelProfile:

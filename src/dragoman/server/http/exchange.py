@@ -121,7 +121,8 @@ class Exchange:
         )
         query = scope["query_string"]
         self.query = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
-        self.request_id = _request_id(self.headers, rules.naming)
+        named = (self.headers.get(name, "") for name in rules.naming)
+        self.request_id = next((one for one in named if 0 < len(one) <= MAX_REQUEST_ID_LENGTH), "") or _new_id()
 
     def http_call(
         self, body: bytes = b"", path_params: Mapping[str, str] | None = None, call_id: str | None = None
@@ -279,13 +280,6 @@ def _field_value(value: str) -> str:
 async def _never() -> Message:
     await asyncio.Event().wait()
     raise AssertionError("an event that is never set was set")
-
-
-def _request_id(headers: Mapping[str, str], naming: Sequence[str]) -> str:
-    for name in naming:
-        if name in headers and 0 < len(headers[name]) <= MAX_REQUEST_ID_LENGTH:
-            return headers[name]
-    return _new_id()
 
 
 def _new_id() -> str:

@@ -25,8 +25,8 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from dragoman.server.http.accepted import names
 from dragoman.server.http.chunks import ChunkEnds, Refusal
+from dragoman.server.http.fields import names
 
 TRAILERS_EXTENSION = "http.response.trailers"
 CUT_EXTENSION = "dragoman.response.cut"

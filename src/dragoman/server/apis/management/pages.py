@@ -14,7 +14,7 @@ from dragoman import __version__
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS, OPENMETRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.apis.management.health import Statuses, readiness
-from dragoman.server.http.accepted import names
+from dragoman.server.http.fields import names
 from dragoman.server.observation.server_metrics import MemoryMetrics
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import AnswerOperation, Server

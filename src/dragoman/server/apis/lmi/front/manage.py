@@ -32,7 +32,7 @@ from dragoman.server.describe.answers import LOADING, Answers, json_answer, merg
 from dragoman.server.describe.components import IGNORED, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, described, ref
 from dragoman.server.hosting import ModelHosting, ModelSource, ModelState, ModelStatus
-from dragoman.server.http.switches import refuse_ignored
+from dragoman.server.http.fields import refuse_ignored
 from dragoman.server.model_facts import ModelFacts, facts_of, facts_of_status
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.registry import ServedModel

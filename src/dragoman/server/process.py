@@ -1,5 +1,7 @@
-"""Lets a second signal end the process even while C code holds the interpreter's lock, which keeps handlers from
-running.
+"""Settings of the server's process, on the main thread: the limit of open files, and signals that surely end it.
+
+Python runs a signal's handler only when it runs Python code again. C code may hold the interpreter's lock for minutes, so
+the kernel has to remove the handler.
 """
 
 from __future__ import annotations
@@ -7,10 +9,38 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
+import logging
 import signal
+import sys
 
 _SA_RESETHAND = 0x80000000
 _STDERR = 2
+FEW = 4096  # of these some are the models' and the log's, all others are connections
+
+logger = logging.getLogger("dragoman.server")
+
+
+def raise_descriptor_limit() -> int | None:
+    """The number of files that may be open from now on; None = unlimited."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):  # macOS: it allows less than it says
+            logger.debug("the limit of open files stays at %d", soft)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    if soft < FEW:
+        logger.warning(
+            "only %d files may be open at once, and each connection is one: raise the limit (ulimit -Hn, LimitNOFILE=)",
+            soft,
+        )
+    return soft
 
 
 class _SigAction(ctypes.Structure):
