@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, ModelFacts, ScanFacts
-from dragoman.models.families.llama import LayerNorms, Llama
+from dragoman.models.facts import ModelFacts
+from dragoman.models.families.llama import Alternating, LayerNorms
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 
-class Bamba(Llama):
+class Bamba(Alternating):
     """Bamba 9B, 1 and 2."""
 
     architectures = ("BambaForCausalLM",)
@@ -32,12 +32,8 @@ class Bamba(Llama):
             raise config.error("attn_layer_indices", f"a list of layers, 0 to {num_layers - 1}")
         self.attends = tuple(index in indices for index in range(num_layers))
         self.scan = read_scan(config, self.norm_epsilon, ScanKeys())
+        self.other = self.scan.facts
         return super().read_facts(config)
 
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ScanFacts:
-        return self.attention_facts(config, index) if self.attends[index] else self.scan.facts
-
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        if self.attends[layer.index]:
-            return super().mix(x, weights, layer)
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         return scanned(x, weights.at("mamba"), layer, self.scan)

@@ -12,9 +12,9 @@ from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, scaled
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, ModelFacts, RoutingRule, ScanFacts
+from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, ModelFacts, RoutingRule
 from dragoman.models.families.experts import WithExperts, read_experts, stacked_experts
-from dragoman.models.families.llama import Llama
+from dragoman.models.families.llama import Alternating, Llama
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -73,7 +73,7 @@ _KEYS = ScanKeys()
 _SCANS = ("mamba", "linear_attention")
 
 
-class GraniteHybrid(GraniteSharedExperts):
+class GraniteHybrid(Alternating, GraniteSharedExperts):
     """Granite 4.0 of 350M to Small."""
 
     architectures = ("GraniteMoeHybridForCausalLM",)
@@ -89,15 +89,13 @@ class GraniteHybrid(GraniteSharedExperts):
         kinds = config.choices("layer_types", (*_SCANS, "attention", "full_attention"), num_layers)
         if kinds is None:
             raise config.error("layer_types", f"a list of {num_layers} of: mamba, attention")
-        self.scans = tuple(kind in _SCANS for kind in kinds)
-        if any(self.scans):
-            self.scan = read_scan(config, self.norm_epsilon, _KEYS)
-        else:
+        self.attends = tuple(kind not in _SCANS for kind in kinds)
+        if all(self.attends):
             _KEYS.skip(config)
+        else:
+            self.scan = read_scan(config, self.norm_epsilon, _KEYS)
+            self.other = self.scan.facts
         return super().read_facts(config)
-
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ScanFacts:
-        return self.scan.facts if self.scans[index] else self.attention_facts(config, index)
 
     def is_turned(self, index: int) -> bool:
         return self.turns
@@ -108,10 +106,8 @@ class GraniteHybrid(GraniteSharedExperts):
         config.skip("intermediate_size")
         return MlpFacts(config.count("shared_intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
 
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        if self.scans[layer.index]:
-            return scanned(x, weights.at("mamba"), layer, self.scan)
-        return super().mix(x, weights, layer)
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        return scanned(x, weights.at("mamba"), layer, self.scan)
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         if isinstance(self.facts.layers[layer.index].mlp, MlpFacts):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, ChannelScanFacts, ExpertFacts, ModelFacts, RoutingRule
+from dragoman.models.facts import ExpertFacts, ModelFacts, RoutingRule
 from dragoman.models.families.experts import WithExperts, read_experts
-from dragoman.models.families.llama import LayerNorms
+from dragoman.models.families.llama import Alternating, LayerNorms
 from dragoman.models.families.scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 
-class Jamba(WithExperts):
+class Jamba(Alternating, WithExperts):
     """Jamba 1.5, 1.6, 1.7 and Reasoning 3B."""
 
     architectures = ("JambaForCausalLM",)
@@ -29,12 +29,11 @@ class Jamba(WithExperts):
         super().__init__(config)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        self.scan = read_channel_scan(config, ChannelScanKeys())
-        return super().read_facts(config)
-
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ChannelScanFacts:
         period, offset = config.count("attn_layer_period", 8), config.count("attn_layer_offset", 4, least=0)
-        return self.attention_facts(config, index) if index % period == offset else self.scan.facts
+        self.attends = tuple(index % period == offset for index in range(config.count("num_hidden_layers")))
+        self.scan = read_channel_scan(config, ChannelScanKeys())
+        self.other = self.scan.facts
+        return super().read_facts(config)
 
     def is_turned(self, index: int) -> bool:
         return False
@@ -47,10 +46,8 @@ class Jamba(WithExperts):
         facts = read_experts(config, RoutingRule(), size="intermediate_size", default=16)
         return facts if index % period == offset else None
 
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        if layer.index in self.facts.recurrent_layers:
-            mamba = weights.at("mamba")
-            return scanned_by_channel(
-                x, mamba, layer, self.scan, lambda part, name: self.norm(part, mamba.at(f"{name}_layernorm"))
-            )
-        return super().mix(x, weights, layer)
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        mamba = weights.at("mamba")
+        return scanned_by_channel(
+            x, mamba, layer, self.scan, lambda part, name: self.norm(part, mamba.at(f"{name}_layernorm"))
+        )

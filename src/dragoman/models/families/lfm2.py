@@ -8,9 +8,9 @@ from dragoman.models.blocks.nodes import multiply, split
 from dragoman.models.blocks.recurrence import convolve
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, ConvolutionFacts, ExpertFacts, MlpFacts, ModelFacts, RoutingRule
+from dragoman.models.facts import ConvolutionFacts, ExpertFacts, MlpFacts, ModelFacts, RoutingRule
 from dragoman.models.families.experts import WithExperts, active_count
-from dragoman.models.families.llama import LayerNorms, Llama
+from dragoman.models.families.llama import Alternating, LayerNorms
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -30,7 +30,7 @@ _UNUSED_KEYS = (
 )
 
 
-class Lfm2(Llama):
+class Lfm2(Alternating):
     """LFM2 and LFM2.5 of 350M to 2.6B."""
 
     architectures = ("Lfm2ForCausalLM",)
@@ -55,23 +55,16 @@ class Lfm2(Llama):
 
     def read_facts(self, config: Config) -> ModelFacts:
         self.attends = _attending_layers(config)
+        self.refuse_no_attention()
+        self.other = ConvolutionFacts(config.count("hidden_size"), config.count("conv_L_cache", 3, least=2))
         return super().read_facts(config)
-
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts:
-        if self.attends[index]:
-            return self.attention_facts(config, index)
-        return ConvolutionFacts(config.count("hidden_size"), config.count("conv_L_cache", 3, least=2))
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         return MlpFacts(_inner_size(config), "silu")
 
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        if self.attends[layer.index]:
-            return super().mix(x, weights, layer)
-        return self.convolution(x, weights.at("conv"), layer)
-
-    def convolution(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """Convolved between two gates, all made of x. Shapes: [T, 1, hidden] -> the same, of the rows kept."""
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Convolved between two gates, all made of x."""
+        weights = weights.at("conv")
         facts, bias = self.facts.convolution_layers[layer.index], self.has_convolution_bias
         size = facts.width
         gate_in, gate_out, inner = split(linear(x, weights.at("in_proj"), 3 * size, bias=bias), [size] * 3)
@@ -85,14 +78,10 @@ def _attending_layers(config: Config) -> tuple[bool, ...]:
     indices = config.value("full_attn_idxs", list(range(num_layers)))
     types = config.choices("layer_types", _LAYER_TYPES, num_layers)
     if types is not None:
-        attends = tuple(kind == "full_attention" for kind in types)
-    elif isinstance(indices, list):
-        attends = tuple(index in indices for index in range(num_layers))
-    else:
-        raise config.error("full_attn_idxs", "a list of numbers of layers")
-    if not any(attends):
-        raise ModelError("config.json has no attention layer, allowed: at least one")
-    return attends
+        return tuple(kind == "full_attention" for kind in types)
+    if isinstance(indices, list):
+        return tuple(index in indices for index in range(num_layers))
+    raise config.error("full_attn_idxs", "a list of numbers of layers")
 
 
 def _inner_size(config: Config) -> int:

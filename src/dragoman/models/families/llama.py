@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
 from dragoman.models.blocks.attention import HeadNorm, attend, queries_keys_values
@@ -185,6 +186,30 @@ class Llama(Family):
         first, *second, down = (weights.at(name) for name in self.mlp_names)
         gate, up = (first, second[0]) if second else halves(first, inner_size)
         return gate, up, down
+
+
+class Alternating(Llama):
+    """Llama some of whose layers mix tokens otherwise. `attends`, `other`: set before the facts are read."""
+
+    attends: tuple[bool, ...]
+    other: ConvolutionFacts | Recurrence
+
+    def refuse_no_attention(self) -> None:
+        """Raises: ModelError if no layer attends."""
+        if not any(self.attends):
+            raise ModelError("config.json has no attention layer, allowed: at least one")
+
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | Recurrence:
+        return self.attention_facts(config, index) if self.attends[index] else self.other
+
+    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        if self.attends[layer.index]:
+            return super().mix(x, weights, layer)
+        return self.mix_otherwise(x, weights, layer)
+
+    @abstractmethod
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
 
 
 def head_counts(config: Config) -> tuple[int, int]:

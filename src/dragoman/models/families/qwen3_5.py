@@ -17,9 +17,9 @@ from dragoman.models.blocks.nodes import multiply, reshape, unsqueeze
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.recurrence import convolve, gated_delta
 from dragoman.models.blocks.step import LayerInputs
-from dragoman.models.config import Config, ModelError
+from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, ModelFacts
-from dragoman.models.families.llama import HeadNorms, Llama
+from dragoman.models.families.llama import Alternating, HeadNorms, Llama
 from dragoman.models.families.qwen import WithSharedExpert
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
@@ -37,7 +37,7 @@ class DeltaWeights(NamedTuple):
     fades: Weights
 
 
-class Qwen35(Llama):
+class Qwen35(Alternating):
     """Qwen 3.5 of 0.8B to 27B."""
 
     architectures = ("Qwen3_5ForCausalLM",)
@@ -52,16 +52,9 @@ class Qwen35(Llama):
         super().__init__(config)
 
     def read_facts(self, config: Config) -> ModelFacts:
-        self.attends, self.delta_facts = _attending_layers(config), _delta_facts(config)
+        self.attends, self.other = _attending_layers(config), _delta_facts(config)
+        self.refuse_no_attention()
         return super().read_facts(config)
-
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | DeltaFacts:
-        return self.attention_facts(config, index) if self.attends[index] else self.delta_facts
-
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        if self.attends[layer.index]:
-            return super().mix(x, weights, layer)
-        return self.delta(x, weights.at("linear_attn"), layer)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
         """Each head's rows of a gate follow those of its queries."""
@@ -72,7 +65,8 @@ class Qwen35(Llama):
         gate = linear(x, _alternating(weights, facts, 1), facts.query_width, bias=self.has_qkv_bias)
         return multiply(attended, layer.keep(ops.sigmoid(gate).output(0)))
 
-    def delta(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        weights = weights.at("linear_attn")
         facts = self.facts.recurrent_layers[layer.index]
         assert isinstance(facts, DeltaFacts)
         projections = self.delta_weights(weights, facts)
@@ -100,10 +94,7 @@ def _alternating(weights: Weights, facts: AttentionFacts, part: int) -> Weights:
 def _attending_layers(config: Config) -> tuple[bool, ...]:
     num_layers, interval = config.count("num_hidden_layers"), config.count("full_attention_interval", 4)
     kinds = config.choices("layer_types", _LAYER_TYPES, num_layers)
-    attends = tuple(kinds[i] == "full_attention" if kinds else (i + 1) % interval == 0 for i in range(num_layers))
-    if not any(attends):
-        raise ModelError("config.json has no attention layer, allowed: at least one")
-    return attends
+    return tuple(kinds[i] == "full_attention" if kinds else (i + 1) % interval == 0 for i in range(num_layers))
 
 
 def _delta_facts(config: Config) -> DeltaFacts:

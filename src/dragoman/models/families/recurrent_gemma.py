@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import ml_dtypes
 import numpy as np
 from openvino import opset13 as ops
@@ -13,16 +11,16 @@ from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, multiply, reshape
 from dragoman.models.blocks.recurrence import convolve, gated_recurrence
 from dragoman.models.blocks.step import LayerInputs
-from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, ConvolutionFacts, GatedRecurrenceFacts, MlpFacts, ModelFacts
-from dragoman.models.families.llama import LayerNorms, Llama
+from dragoman.models.config import Config
+from dragoman.models.facts import ConvolutionFacts, GatedRecurrenceFacts, MlpFacts, ModelFacts
+from dragoman.models.families.llama import Alternating, LayerNorms
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
 
 _FADING = -8.0  # at most as fast as e to this times softplus of its parameter
 
 
-class RecurrentGemma(Llama):
+class RecurrentGemma(Alternating):
     """RecurrentGemma 2B and 9B."""
 
     architectures = ("RecurrentGemmaForCausalLM",)
@@ -33,7 +31,7 @@ class RecurrentGemma(Llama):
     rotary_part = 0.5
     output_bias = True
     is_tied: bool = True
-    mixer_name: ClassVar[str] = "temporal_block"
+    attention_name = "temporal_block"
 
     def __init__(self, config: Config) -> None:
         config.skip(
@@ -53,29 +51,23 @@ class RecurrentGemma(Llama):
             raise config.error("block_types", "a list of: recurrent, attention")
         num_layers = config.count("num_hidden_layers")
         self.attends = tuple(kinds[index % len(kinds)] == "attention" for index in range(num_layers))
-        if not any(self.attends):
-            raise ModelError("config.json has no attention layer, allowed: at least one")
+        self.refuse_no_attention()
         width = config.count("lru_width", config.count("hidden_size"))
         if width % config.count("num_attention_heads"):
             raise config.error("lru_width", "a multiple of num_attention_heads")
-        self.recurrence = GatedRecurrenceFacts(width, ConvolutionFacts(width, config.count("conv1d_width", 4, least=2)))
+        self.other = self.recurrence = GatedRecurrenceFacts(
+            width, ConvolutionFacts(width, config.count("conv1d_width", 4, least=2))
+        )
         self.window = config.count("attention_window_size", 2048)
         self.slides = (True,) * num_layers
         return super().read_facts(config)
-
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | GatedRecurrenceFacts:
-        return self.attention_facts(config, index) if self.attends[index] else self.recurrence
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
         activation = config.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
         return MlpFacts(config.count("intermediate_size", least=2) // 2, activation)
 
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        block = weights.at(self.mixer_name)
-        return self.attention(x, block, layer) if self.attends[layer.index] else self._recurrent(x, block, layer)
-
-    def _recurrent(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        width = self.recurrence.width
+    def mix_otherwise(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        weights, width = weights.at(self.attention_name), self.recurrence.width
         sides = [weights.at("linear_x"), weights.at("linear_y")]
         inner, gate = linears(x, sides, [width, width], bias=True, is_fused=True)
         inner = convolve(inner, weights.at("conv_1d"), layer, bias=True)
