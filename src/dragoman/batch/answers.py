@@ -103,9 +103,7 @@ class AnswerFile:
                 yield Answered(number, read.custom_id, key_of(read.custom_id, source), is_error)
 
     def drop(self, is_dropped: Callable[[Answered], bool]) -> int:
-        """Remove these lines, by a complete new file. Returns their number. Raises: BatchError, OSError; nothing
-        changes then.
-        """
+        """Remove these lines, by a complete new file. Returns their number. Raises: BatchError, OSError."""
         marks = bytearray(is_dropped(one) for one in self.answered())
         if not any(marks):
             return 0

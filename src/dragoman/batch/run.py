@@ -50,9 +50,7 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a batch. `num_before`, `num_errors_before`: answered by earlier runs. `num_errors` includes `num_bad`
-    lines.
-    """
+    """Counts of a batch. `num_before`, `num_errors_before`: of earlier runs. `num_errors` includes `num_bad` lines."""
 
     num_lines: int
     num_before: int = 0
@@ -139,9 +137,7 @@ class Batch:
     patience_s: float = PATIENCE_S
 
     async def run(self) -> Tally:
-        """Send every unanswered request. Cancelling keeps the answers so far. Raises: BatchError if going on is
-        useless; OSError.
-        """
+        """Send all unanswered requests. Cancelling keeps answers. Raises: BatchError if going on is useless; OSError."""
         begin = time.monotonic()
         tally = self.files.tally
         left = self._left()

@@ -42,8 +42,7 @@ _PICTURE_CHARS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Limits; None = unlimited. `max_tokens`: of all prompts without an output yet. `max_of_caller`: its requests in
-    flight.
+    """Limits; None = unlimited. `max_tokens`: of all prompts without an output yet. `max_of_caller`: its requests.
 
     `max_token_chars`: the characters of the model's longest token.
     """

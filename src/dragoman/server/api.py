@@ -150,8 +150,9 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamedReply:
-    """A streamed answer that an operator's code writes. The receiver closes `chunks` on every path; they raise
-    ServerError.
+    """A streamed answer of an operator's code. The receiver closes `chunks` on every path.
+
+    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes.
     """
 
     head: Head
@@ -209,9 +210,10 @@ class Runner(Protocol):
 class Call(msgspec.Struct, frozen=True):
     """One parsed client call. `requests`: one for each prompt. `ignored`: accepted parameters without effect.
 
-    `hold_s`: how long a streamed head may wait for the outcome; 0 = until the first event at most, if `is_head_fixed`.
-    `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code. `labels`: names of the
-    requests in errors. `reasons`: why some of `ignored` have no effect.
+    `hold_s`: how long a streamed head may wait for the outcome; 0 = it goes out with the first event, or before it if
+    `is_head_fixed`. `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code; None = in
+    place. `labels`: names of the requests in errors. `reasons`: why some of `ignored` have no effect. `wants_progress`:
+    its stream reports how far the prompts are.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -256,8 +258,9 @@ Answerer = Callable[[CallSwitches], Awaitable[Reply | StreamedReply | None]]
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """The way to read one call. `parse` raises ServerError. `run_off_loop`: runs it if it takes long. `answer`: called
-    before it.
+    """The way to read one call. `parse` raises ServerError for a client's mistakes. `answer` is called before it.
+
+    `run_off_loop` runs `parse` if it calls an operator's code or takes long; None = in place.
     """
 
     parse: Callable[[], Call]

@@ -45,8 +45,7 @@ CACHE_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Settings of the HTTP side. `api_keys`: bare keys, which open everything. `open_scopes`: scopes that never need a
-    key.
+    """Settings of the HTTP side. `api_keys`: bare keys, which open everything. `open_scopes`: never need a key.
 
     `left_out`: names of APIs. `asks_again`: engines have replicas, which may be lost during a call. `allowed_hosts`:
     besides this machine. `store` None = no files and batches. `path_prefix`: of all paths.

@@ -48,9 +48,7 @@ MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the length
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and its handlers by method. In `path`, `{name}` stands for any text. `absences`: why a method is not
-    served.
-    """
+    """One path and its handlers by method; in it, `{name}` stands for any text. `absences`: why a method is missing."""
 
     path: str
     handlers: Mapping[str, Handler] = field(default_factory=dict)
@@ -213,8 +211,9 @@ class Endpoints:
             yield Route(operation.path, absences={operation.method: _ABSENCE})
 
     async def ask(self, path: str, body: bytes, caller: str) -> Reply:
-        """The answer to a generating call of this process in the background. Raises: ConnectionAbortedError if it
-        breaks off.
+        """The answer to `POST path`, a generating call of this process for a caller in the background.
+
+        Raises: ConnectionAbortedError if the answer breaks off.
         """
         api, operation = self._generating_post(path)
         call = InnerCall(path, body, {"user-agent": _INNER_CLIENT})

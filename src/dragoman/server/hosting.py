@@ -92,18 +92,17 @@ class ModelHosting(Protocol):
     """Owns the models of a process. Each change raises `Unavailable` during shutdown."""
 
     async def load(self, source: ModelSource) -> ModelStatus:
-        """Load a model from the store and serve it. A caller that leaves does not end the load. Forgets a FAILED model
-        of that name.
+        """Load a model from the store and serve it. A caller that leaves does not end the load. Forgets a FAILED one.
 
         Raises: InvalidRequest, NotFound, Conflict (a name is served or changing), NoMemory, EngineFailed (see the log).
         """
         ...
 
     async def unload(self, name: str) -> None:
-        """Refuse new calls for the model, let running ones finish up to the drain timeout, abort the rest, free its
-        memory.
+        """Refuse new calls for the model, let running ones finish up to the drain timeout, abort the rest.
 
-        Forgets a FAILED or dropped one. Raises: NotFound, Conflict (pinned or changing).
+        Returns once its memory is free. Forgets a FAILED or dropped one. Raises: NotFound, Conflict (pinned or
+        changing).
         """
         ...
 
@@ -111,8 +110,7 @@ class ModelHosting(Protocol):
         """Load a model in the place of the one with its name. Returns after the change-over.
 
         The old model answers until the new one is ready, finishes its calls, and then frees its memory; both have to
-        fit. The new one keeps pins and the place as default. Raises: as `load`, NotFound if the name is not served; the
-        old model then stays.
+        fit. The new one keeps pins and the place as default. Raises: as `load`, NotFound; the old model then stays.
         """
         ...
 
@@ -133,7 +131,8 @@ class ModelHosting(Protocol):
         default model of the start. A dropped model keeps its options. Where any call may name the store's models, this
         waits for models in use, if one more fits once they are idle.
 
-        Raises on entering: as `load`.
+        Raises on entering: NotFound, NoMemory (even without idle models), InvalidRequest (options or files), Conflict
+        (an alias is taken), EngineFailed.
         """
         ...
 

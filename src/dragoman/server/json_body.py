@@ -1,7 +1,6 @@
 """Decodes JSON of clients, and explains in words why a text is not JSON. Called by every dialect.
 
-Refuses too much structure first: a body of 60 MB is decoded fast if it is one text, but lists take half a minute and 2
-GB.
+Refuses too much structure first: 60 MB are decoded fast if they are one text, but as lists take half a minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A client API as a value: its operations, and a function that sets it up for a model. On the event loop.
 
-A new API is a module with an `Api` and its name in `apis.NAMES`; routes, descriptions and tests of errors follow from
-that.
+A new API is a module with an `Api` and its name in `apis.NAMES`; routes, descriptions and tests of errors follow.
 """
 
 from __future__ import annotations
@@ -87,7 +86,8 @@ async def looked_at(server: Server) -> None:
 class Operation:
     """One method of one path, and its description. In `path`, `{name}` stands for any text, slashes included.
 
-    `parameters`: names of components. `is_body_optional`: parameters can replace it. `example`: a JSON body that works.
+    `parameters`: names of components. `body`: by media type; `is_body_optional`: parameters can replace it. `example`:
+    a JSON body that works. `needs_hosting`: exists only where models are loaded at run time.
     """
 
     method: str = "POST"
@@ -119,11 +119,11 @@ Borrow = Callable[[HttpCall, Server], AbstractAsyncContextManager[ServedModel] |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOperation(Operation):
-    """An operation that generates. `dialect`: a name, or a function of the call. `model`: the call's name, None = the
-    default.
+    """An operation that generates. `dialect`: a name, or a function of the call. `model` returns None for the default.
 
-    `borrow` is called first, if calls may name unloaded models. `before` is called for calls with one of the header
-    fields `before_fields`, or for all if that is empty. `also_pools`: models that embed or score answer it too.
+    `borrow` is called first, if calls may name unloaded models. `wrap` adapts the dialect. `before` is called for calls
+    with one of the header fields `before_fields`, or for all if that is empty. `also_pools`: models that embed or score
+    answer it too.
     """
 
     scope: Scope = Scope.INFERENCE
@@ -176,14 +176,14 @@ Teller = Callable[[Dialects], ErrorTeller]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One client API. `title`: in the banner. `set_up`: its dialects for a model. `schemas` and so on: for
-    descriptions.
+    """One client API. `title`: in the banner. `set_up`: its dialects for a model, by name.
 
     `owns`: path prefixes, whole segments, below which `teller` encodes errors outside operations. The longest prefix of
-    all APIs counts; "" = all else, "/" = the root. `needs_engine` False = works where only an operator's code answers.
-    `request_id_headers`: alternatives to `x-request-id`. `folded_headers`: fields that hold others, as
-    `name=value;name=value`. `joint`: operations that replace another API's with the same method and path, and serve
-    both. `joint_tellers`: wrap the encoder of another API's errors, by a path of this API, for clients of both.
+    all APIs counts; "" = all else, "/" = the root. `schemas`, `parameters`, `headers`: components of descriptions.
+    `needs_engine` False = works where only an operator's code answers. `request_id_headers`: alternatives to
+    `x-request-id`. `folded_headers`: fields that hold others, as `name=value;name=value`. `joint`: operations that
+    replace another API's with the same method and path, and serve both. `joint_tellers`: wrap the encoder of another
+    API's errors, by a path of this API, for clients of both.
     """
 
     name: str

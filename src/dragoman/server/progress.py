@@ -1,6 +1,4 @@
-"""The progress of calls without a token yet, as in llama.cpp's `return_progress` (tools/server/README.md). On the event
-loop.
-"""
+"""The progress of calls without a token yet. Source: llama.cpp, tools/server/README.md, `return_progress`."""
 
 from __future__ import annotations
 

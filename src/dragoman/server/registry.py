@@ -235,9 +235,7 @@ class ModelRegistry:
         self._drain_late(new)
 
     def retire(self, model: ServedModel, *, is_dropped: bool = False) -> None:
-        """Let no new call find `model`, which finishes its calls. `is_dropped`: a call for it loads it again. Raises:
-        ValueError.
-        """
+        """Let no new call find `model`. `is_dropped`: a call for it loads it again. Raises: ValueError."""
         if self._models.get(model.name) is not model:
             raise ValueError(f"model {model.name!r} is not served")
         if is_dropped and self.is_default(model):

@@ -361,8 +361,9 @@ async def _generate(service: GenerationService, request: GenerationRequest, labe
 
 
 async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
-    """The result of `work`, cancelled if the client leaves. Raises: ClientGone, the error that cancelled the call, as
-    `work`.
+    """The result of `work`, which is cancelled if the client leaves.
+
+    Raises: ClientGone, the error that cancelled the call, or as `work`.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(exchange.wait_gone())

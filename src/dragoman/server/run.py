@@ -52,7 +52,8 @@ class ListenConfig:
     """Settings of the listener. `port` 0 = any free one. `drain_s`: for running requests to finish.
 
     `drain_delay_s`: calls are taken for so long after readiness has turned off, for load balancers. `keep_alive_s`
-    exceeds the idle time of common load balancers (60 s), so that they close idle connections.
+    exceeds the idle time of common load balancers (60 s), so that they close idle connections. `reload_s`: between
+    looks at the files of keys and certificates. `unix_socket` replaces hosts and port.
     """
 
     hosts: Sequence[str] = ("127.0.0.1",)
@@ -70,9 +71,7 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelOwner:
-    """The owner of the models. `hosting` None = they never change. `pulling` None = clients download none. `end`: of
-    all models.
-    """
+    """The owner of the models. `hosting` None = they never change. `pulling` None = no downloads. `end`: of all models."""
 
     hosting: ModelHosting | None = None
     end: End | None = None

@@ -13,10 +13,10 @@ TIMINGS_HEADER = "x-dragoman-timings"
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of tokens ("_n") and milliseconds; null = nothing counted, or no time passed. Several prompts: sums of
-    counts.
+    """Counts of tokens ("_n") and milliseconds; null = nothing counted, or no time passed.
 
-    `prompt_ms` ends with the first output, where `predicted_ms` begins.
+    `prompt_ms` ends with the first output, where `predicted_ms` begins. Of several prompts, counts are sums, and times
+    go from the first beginning to the last end.
     """
 
     cache_n: Annotated[int, Meta(description="prompt tokens that were found in the cache")]

@@ -1,6 +1,4 @@
-"""Waits until a call's model is loaded, and keeps its stream alive, with bytes that depend only on the API. On the
-event loop.
-"""
+"""Waits until a call's model is loaded, and keeps its stream alive with bytes that depend only on the API."""
 
 from __future__ import annotations
 

@@ -336,9 +336,7 @@ def _add_usage(usage: dict[str, int], body: bytes) -> None:
 
 
 class _OutputFiles:
-    """The files of a batch that has ended: good answers, and errors. Their ids follow from the batch's, so they can be
-    rewritten.
-    """
+    """The good answers and the errors of an ended batch. Ids follow from the batch's, so the files can be rewritten."""
 
     def __init__(self, store: Store, batch: StoredBatch) -> None:
         self.num_good = 0

@@ -1,6 +1,4 @@
-"""The files and batches of one server, in a directory of its own, visible to their owners only. Contents are read on
-threads.
-"""
+"""The files and batches of one server, in a directory of its own, visible to their owners only."""
 
 from __future__ import annotations
 
@@ -64,10 +62,11 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """A batch. `path`: that all its requests call. `input_id`: their file. `times_s`: of each state so far.
+    """A batch. `path`: that all its requests call. `input_id`: the file of the requests. `times_s`: of each state so
+    far.
 
-    `output_id`, `errors_id`: the files of answers. `usage`: tokens by kind. `has_files` False: answers stay where they
-    are.
+    `output_id`, `errors_id`: the files of answers, once it has ended. `usage`: tokens by kind. `has_files` False: its
+    answers stay where they were written.
     """
 
     id: str

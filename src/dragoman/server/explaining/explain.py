@@ -1,6 +1,4 @@
-"""`POST /explain`: takes a call the way of real ones, and tells what would be done, without generating. On the event
-loop.
-"""
+"""`POST /explain`: takes a call the way of real ones, and tells what would be done. On the event loop."""
 
 from __future__ import annotations
 

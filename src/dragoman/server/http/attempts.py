@@ -1,6 +1,4 @@
-"""Sends a request again if its replica was lost before the first byte of the answer was sent, as engines note in
-`losses`.
-"""
+"""Sends a request again if its replica was lost (`engine.base.losses`) before the first byte of its answer was sent."""
 
 from __future__ import annotations
 

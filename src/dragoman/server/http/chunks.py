@@ -30,9 +30,7 @@ class ChunkEnds:
         self._last_bytes = b""  # of the trailers
 
     def end_in(self, data: bytearray) -> int:
-        """The number of bytes of `data` that belong to this body. `data` continues where the last call ended. Raises:
-        Refusal.
-        """
+        """The number of bytes of `data`, which continues the last call's, that belong to this body. Raises: Refusal."""
         place = self._num_left
         while not self._has_trailers and place < len(data):
             end = data.find(b"\r\n", place)

@@ -180,9 +180,7 @@ class Exchange:
                 return b"".join(chunks)
 
     async def wait_gone(self) -> Exception:
-        """Wait until nobody wants the answer any more. Returns ClientGone, or the error of `cancel`. For one task at a
-        time.
-        """
+        """Wait until the answer is unwanted. Returns ClientGone, or the error of `cancel`. For one task at a time."""
         task = self._waiting = asyncio.current_task()
         assert task is not None
         num_cancels = task.cancelling()

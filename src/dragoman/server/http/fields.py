@@ -41,9 +41,7 @@ def names(field: str, *wanted: str) -> bool:
 
 
 def waits_of(headers: Mapping[str, str]) -> tuple[float | None, float | None, str]:
-    """Seconds for the whole answer, seconds for its next byte, and the header field that sets the limit. Raises:
-    InvalidParameter.
-    """
+    """Seconds for the whole answer and for its next byte, and the field that sets the limit. Raises: InvalidParameter."""
     timeout_s = _timeout_of(headers)
     patience_s, name = _patience_of(headers)
     if timeout_s is not None:

@@ -1,7 +1,7 @@
-"""Unpacks gzip, deflate and zstd bodies, with a bounded ratio; large ones on threads. Call it after checking the
-signature.
+"""Unpacks gzip, deflate and zstd bodies, with a bounded ratio; large ones on threads.
 
-Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
+The endpoints call it after they checked the body's signature, which covers the packed bytes. Sources: RFC 9110, 8.4 and
+15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
 """
 
 from __future__ import annotations

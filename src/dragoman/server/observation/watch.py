@@ -174,9 +174,7 @@ class Watch:
         return record is not None
 
     def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
-        """The record of a call that this task answers now. Its id is the client's own, unless a running call has the
-        same.
-        """
+        """The record of a call, for `end` later. Its id is the client's own, unless a running call has the same."""
         call_id = http.request_id
         if call_id in self._running:
             call_id = f"{call_id}-{uuid.uuid4().hex[:8]}"

@@ -18,9 +18,9 @@ ALWAYS_EXPOSED = (
 
 @dataclass(frozen=True, slots=True)
 class CorsRules:
-    """The operator's rules. `origins`: separated by commas, or `*`; "" = none. `methods`, `headers`: "" = as the page
-    asks for.
+    """The operator's rules. `origins`: separated by commas, or `*`; "" = none.
 
+    `methods`, `headers`: that pages may send; "" = those of the route, and those that the page asks for.
     `allows_credentials`: browsers may add cookies and certificates; not with `*`.
     """
 

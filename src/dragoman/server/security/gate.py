@@ -57,8 +57,9 @@ class Gate:
         return self.keyring is not None and scope not in self.open_scopes
 
     def check(self, exchange: Exchange, scope: Scope) -> CheckBody | None:
-        """Check a call, and note its caller. Returns a check for its body, if that is signed. Raises: Unauthorized,
-        Forbidden, RateLimited.
+        """Check a call, and note its caller on the exchange. Returns a check for its body, if that is signed.
+
+        Raises: Unauthorized, Forbidden, RateLimited.
         """
         if self.keyring is None or scope in self.open_scopes:
             # Health checks and descriptions do nothing, and browsers hide them by themselves.

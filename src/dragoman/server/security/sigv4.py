@@ -82,9 +82,7 @@ def is_signed(authorization: str) -> bool:
 def read_signature(
     head: RawHead, pairs: Mapping[str, KeyPair], clock: Callable[[], float] = time.time
 ) -> SignedRequest:
-    """The signature, checked as far as possible without the body. `clock`: seconds since the epoch. Raises:
-    BadSignature.
-    """
+    """The signature, checked as far as possible without the body. `clock`: since the epoch. Raises: BadSignature."""
     match = _FIELD.fullmatch(", ".join(_values(head.fields, "authorization")))
     if match is None:
         raise BadSignature(f"The header Authorization must have the form of {ALGORITHM}, with one signature")

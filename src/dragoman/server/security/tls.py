@@ -15,9 +15,7 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The operator's files, in PEM. `key` None = in `certificate`. `client_ca`: signs clients' certificates; None = not
-    needed.
-    """
+    """The operator's files, in PEM. `key` None = in `certificate`. `client_ca`: signs clients' certificates, if needed."""
 
     certificate: Path
     key: Path | None = None

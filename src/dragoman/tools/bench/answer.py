@@ -13,7 +13,10 @@ _MOST_KEPT = 4096  # bytes of an error's body
 
 @dataclass(slots=True)
 class Answer:
-    """The received part of an answer. Times in seconds on the clock `perf_counter`; tokens None = not reported."""
+    """The received part of an answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
+
+    `is_ended`: the API's end mark was seen. `failure`: (kind, message) of an error that the server reported.
+    """
 
     status: int = 0
     piece_times_s: list[float] = field(default_factory=list)

@@ -49,8 +49,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class BenchApi:
-    """One API. `read` None = the body is text. `models_path`: of its list, None = below the version, "" = no name
-    needed.
+    """One API. `read` None = the body is the answer's text. `generates` False = it embeds or scores texts.
+
+    `models_path`: of the list of models, None = below the version in `path`, "" = a name is not needed.
     """
 
     name: str

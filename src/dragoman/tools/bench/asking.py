@@ -18,7 +18,10 @@ from dragoman.tools.bench.client import BrokenOff, HttpClient, NotHttp
 
 @dataclass(slots=True)
 class Sample:
-    """One request and its answer. Times on the clock `perf_counter`; tokens None = not reported. `error` "" = answered."""
+    """One request and its answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
+
+    `due_s`, `sent_s`: when it should have been sent, and when it was. `error`: the kind of failure, "" = answered.
+    """
 
     due_s: float
     sent_s: float

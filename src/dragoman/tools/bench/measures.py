@@ -36,7 +36,11 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """The measures of one point. None = unknown. Latencies count from due times; `goodput`: share within bounds."""
+    """The measures of one point. None = unknown. `goodput`: share of requests answered within bounds.
+
+    `unfinished`: open requests at an interruption. `time_to_first_token_s` and `latency_s` count from a request's due
+    time. `time_per_token_s`: after the first piece. `gap_s`: between pieces.
+    """
 
     duration_s: float
     answered: int

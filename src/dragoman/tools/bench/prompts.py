@@ -70,9 +70,7 @@ class FilePrompts:
 
 
 def read_prompts(path: Path) -> FilePrompts:
-    """The prompts of a file: one JSON value per line if the first line is one, else one text per line. Raises:
-    OptionError.
-    """
+    """The prompts of a file: one JSON value per line if the first line is one, else texts. Raises: OptionError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -31,8 +31,8 @@ PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
 class BenchSettings:
     """The settings of a benchmark. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the server's first.
 
-    `bounds`: seconds by name, for the goodput. `more`: merged into the bodies. `batch`: prompts per request, if there
-    are several.
+    `extent`: of each point. `warm_up`: uncounted requests before each point. `bounds`: seconds by name, for the
+    goodput. `more`: merged into the bodies. `batch`: prompts per request, if the API takes several.
     """
 
     target: Target
@@ -56,7 +56,10 @@ class BenchSettings:
 
 
 class Point(msgspec.Struct):
-    """One point of a sweep. `client_cpu`: cores of the load generator. `late_s`: 99 % of requests were sent within it."""
+    """One point of a sweep. `is_complete`: it was not interrupted. `client_cpu`: cores that the load generator used.
+
+    `late_s`: the delay within which 99 % of requests were sent. `resent`: sent again after a closed connection.
+    """
 
     kind: str
     value: float

@@ -31,7 +31,7 @@ class Target:
         return f"{host}:{self.port}"
 
     def endpoint(self, path: str) -> str:
-        """The path of an operation on this server. A version in the URL replaces the path's: /v3 and /v1/chat make
+        """The path of an operation on this server. A version in the URL replaces its own: /v3 and /v1/chat make
         /v3/chat.
         """
         if self.path.endswith(path):

@@ -57,8 +57,9 @@ class _Changes:
 def compress(
     model_dir: Path, out: Path, packing: Packing, windows: Sequence[Window], skip: str | None, progress: Progress
 ) -> Compressed:
-    """Write the compressed checkpoint. `windows`: calibration text. `skip`: a pattern of names. Raises: ModelError,
-    OSError.
+    """Write the compressed checkpoint. `windows`: text for calibration, may be empty. `skip`: a pattern of names.
+
+    Raises: ModelError if the model cannot be read or has nothing to compress; OSError.
     """
     raw_config = read_config(model_dir)
     model = _readable(raw_config)

@@ -1,7 +1,6 @@
 """Chooses factors for the columns of matrices before these are compressed.
 
-Source: AWQ (arXiv:2306.00978), section 3.2: channels with large numbers get finer steps, by the best power of their
-size.
+Source: AWQ (arXiv:2306.00978), section 3.2: large channels get finer steps, by the best power of their size.
 """
 
 from __future__ import annotations

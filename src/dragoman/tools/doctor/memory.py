@@ -18,7 +18,11 @@ Limit = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Facts about memory, in bytes. `available_bytes`: within the groups' limits. `bytes_per_s`: read by all cores."""
+    """Facts about memory, in bytes. `huge_pages`: "always", "madvise", "never", None = unknown.
+
+    `available_bytes`: within the groups' limits. `address_space_bytes`: that the process may map, None = no limit.
+    `bytes_per_s`: read by all cores together, None = no room to measure.
+    """
 
     total_bytes: int | None
     available_bytes: int

@@ -16,8 +16,9 @@ _SMALL_WEIGHTS = 256 << 20  # below, reading does not dominate a step
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model. `least_bytes`: weights with the smallest cache. `reads_all` False: a token uses some
-    experts.
+    """Facts about a model. `least_bytes`: weights with the smallest cache. `cache_bytes`: for `cached_tokens`.
+
+    `reads_all`: a token reads all weights; False with experts.
     """
 
     name: str

@@ -1,6 +1,4 @@
-"""Examines the processor: its instructions, usable cores and power settings. Does not use the runtime, which may not
-start.
-"""
+"""Examines the processor: its instructions, usable cores and power settings, without the runtime."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _POWER_SAVING = "powersave"
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFacts:
-    """Facts about the processor. `cores`: logical. `memory_nodes`: NUMA. `quota_cores`: the groups' time limit, None =
-    none.
-    """
+    """Facts about the processor. `memory_nodes`: NUMA. `quota_cores`: the groups' time limit, None = none."""
 
     name: str
     machine: str

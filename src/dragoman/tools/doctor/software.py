@@ -29,8 +29,11 @@ _AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel
 
 @dataclass(frozen=True, slots=True)
 class SoftwareFacts:
-    """Facts about the software. `versions` None = missing. `pins`: required beginnings of versions. `others`: missing
-    extras.
+    """Facts about the software. `versions`: of needed packages, None = missing. `pins`: required beginnings of
+    versions.
+
+    `extras`, `others`: installed and missing ones. `kernels_lack`: why the library of kernels is missing.
+    `has_stale_kernels`: it was built from other sources than the clone's.
     """
 
     versions: dict[str, str | None]

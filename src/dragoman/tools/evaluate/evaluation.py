@@ -25,9 +25,7 @@ def load(setup: EngineSetup, progress: Progress) -> LoadedModel:
 def evaluate(
     loaded: LoadedModel, windows: Sequence[Window], progress: Progress, reference: LoadedModel | None = None
 ) -> Measures:
-    """The measures of a model over the windows, compared with `reference`. Raises: EvaluationError for logits that are
-    not finite.
-    """
+    """The measures of a model, compared with `reference`. Raises: EvaluationError for logits that are not finite."""
     models = [loaded] if reference is None else [loaded, reference]
     vocab_size = min(model.facts.vocab_size for model in models)
     longest, piece = max(len(window.token_ids) for window in windows), piece_tokens(vocab_size)

@@ -40,8 +40,7 @@ class Measures:
 
 
 def score_tokens(logits: Array, targets: Array, reference: Array | None = None) -> TokenScores:
-    """The scores of the tokens `targets`, each of which follows a row of logits. Raises: ValueError for logits that are
-    not finite.
+    """The scores of the tokens `targets`, each of which follows a row of logits. Raises: ValueError, unless finite.
 
     Shapes: logits and reference f32 [tokens, vocab], targets i64 [tokens].
     """

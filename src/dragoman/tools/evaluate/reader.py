@@ -1,6 +1,4 @@
-"""Runs a loaded model over windows of text, and returns all logits. Used by `evaluation` and `compress`, on their
-thread.
-"""
+"""Runs a loaded model over windows of text, and returns all logits. Used by `evaluation` and `compress`."""
 
 from __future__ import annotations
 
@@ -47,8 +45,7 @@ class WindowReader:
         self._runner.close()
 
     def read(self, token_ids: Sequence[int], first_row: int = 0) -> Iterator[tuple[int, Array]]:
-        """For each piece, the token index of its first row and the logits f32 [rows, vocab], valid until the next
-        piece.
+        """For each piece, the index of its first row's token and the logits f32 [rows, vocab], valid until the next.
 
         Omits rows before `first_row`.
         """

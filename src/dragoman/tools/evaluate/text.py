@@ -45,9 +45,7 @@ def cut_windows(token_ids: Sequence[int], size: int, stride: int, start: Sequenc
 
 
 def cut_text(token_ids: Sequence[int], size: int, stride: int | None, start: Sequence[int] = ()) -> list[Window]:
-    """The windows of a whole text; `stride` None = all tokens of a window. Raises: EvaluationError for fewer than two
-    tokens.
-    """
+    """The windows of a whole text; `stride` None = all of a window. Raises: EvaluationError for less than two tokens."""
     windows = list(cut_windows(token_ids, size, stride or size - len(start), start))
     if not windows:
         raise EvaluationError("the text is too short: it needs at least two tokens")

@@ -1,5 +1,4 @@
-"""Measures the cost of steps in service: sends requests to a server, and fits costs to its step log. On the main
-thread.
+"""Measures the cost of steps: sends requests to a server, and fits costs to its step log. On the main thread.
 
 Steps are measured over HTTP, because HTTP, the tokenizer and the clients compute beside them.
 """
@@ -66,8 +65,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases to measure, in tokens. `counts`: of decoding sequences. `pieces`: of prompts; of `parts` several fill a
-    step.
+    """The cases to measure, in tokens. `counts`: of decoding sequences. `pieces`: of prompts; `parts` share a step.
 
     `clients`: numbers of clients with `usual` prompt and completion tokens, each for `clients_s` seconds or longer.
     """

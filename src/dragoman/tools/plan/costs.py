@@ -35,14 +35,13 @@ class CostsError(ValueError):
 
 
 class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The costs of steps, in seconds, never negative. `tokens`: (tokens, seconds), ascending in both, linear between
-    two sizes.
+    """The costs of steps, in seconds, never negative. `tokens`: (tokens, seconds), ascending in both.
 
-    `context_s`, `pair_s`: per token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model`,
-    `fingerprint`: "" = unknown. `deviation`: the median relative one. `slowness`: measured steps in order, their
-    seconds, and these relative to their cost, as a machine is slow for moments; empty = always 1. `http_s`: a client's
-    wait besides the steps. `prompt_s`: of a step with prompts. `change_s`: of a step with another number of tokens than
-    the one before.
+    Costs are linear between two sizes of `tokens`. `context_s`, `pair_s`: per token of `StepWork.contexts` and of
+    `StepWork.pairs`, by cache kind. `model`, `fingerprint`: "" = unknown. `deviation`: the median relative one.
+    `slowness`: for measured steps in order, their seconds, and these relative to their cost, as a machine is slow for
+    moments; empty = always 1. `http_s`: a client's wait besides the steps. `prompt_s`: of a step with prompts.
+    `change_s`: of a step with another number of tokens than before.
     """
 
     tokens: tuple[tuple[int, float], ...]

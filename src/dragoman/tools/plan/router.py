@@ -39,9 +39,7 @@ class LeastOutstanding:
 
 
 class PrefixAffinity:
-    """Chooses the highest-ranked replica for the prefix that is not overloaded; without a prefix, the least
-    outstanding.
-    """
+    """Chooses the prefix's highest-ranked replica that is not overloaded; without a prefix, the least outstanding."""
 
     def __init__(self) -> None:
         self._others = LeastOutstanding()

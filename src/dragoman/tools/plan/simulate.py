@@ -1,6 +1,4 @@
-"""Runs replicas in virtual time: the engine's real step loop over a runner that only lets time pass. On the main
-thread.
-"""
+"""Runs replicas in virtual time: the engine's real step loop over a runner that only lets time pass."""
 
 from __future__ import annotations
 
@@ -40,8 +38,7 @@ class VirtualTime:
 
 
 class _Slowness:
-    """The machine's slow and fast moments in simulated time: random stretches of the measured ones, equal in all
-    simulations.
+    """The machine's slow and fast moments in simulated time: random stretches of the measured ones.
 
     They follow time, not steps: another program takes the machine for a second, whatever runs meanwhile.
     """
@@ -75,7 +72,10 @@ class _Slowness:
 
 
 class CostRunner:
-    """A ModelRunner whose steps take their varying cost, from which the pacer learns. `is_free`: steps take no time."""
+    """A ModelRunner whose steps take their cost, with equally likely tokens. `is_free`: steps take no time.
+
+    Durations of equal steps vary as in reality: the pacer learns from them, and delays prompts more if they vary more.
+    """
 
     def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
         self.block_size, self.pools = replica.block_size, replica.pools
@@ -192,9 +192,7 @@ class SimulatedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of a simulation. `busy`: the share of time in steps. `hit_rate`: of prompt tokens, from the prefix
-    cache.
-    """
+    """The result of a simulation. `busy`: the share of time in steps. `hit_rate`: of prompt tokens, from the cache."""
 
     times: tuple[RequestTimes, ...]
     duration_s: float

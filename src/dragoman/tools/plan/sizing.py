@@ -46,7 +46,8 @@ class Bounds:
 class Load:
     """The performance of replicas. Seconds; percentiles over requests, and over gaps between tokens.
 
-    `utilisation`: 1 = saturated. `busy`: the share of time in steps. `num_together`: simulated replicas.
+    `utilisation`: of a replica, 1 = saturated. `busy`: the share of time in steps. `num_together`: simulated replicas.
+    `tokens_per_s`: completion tokens of all replicas. `hit_rate`: the share of prompt tokens from the prefix cache.
     """
 
     num_replicas: int

@@ -20,8 +20,10 @@ Weights = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests that arrive at random, `rate` a second (Poisson). A prompt begins with one of `num_prefixes` texts
-    (Zipf).
+    """Requests that arrive at random, `rate` a second on average (Poisson), each of the same lengths in tokens.
+
+    The first `prefix_tokens` of a prompt are one of `num_prefixes` beginnings. The n-th is asked for 1/n times as often
+    as the first (Zipf).
     """
 
     rate: float

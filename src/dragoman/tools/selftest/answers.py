@@ -29,8 +29,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest difference in nats while tokens are equal, the first place with other tokens, and the larger gap
-    there.
+    """The difference of two answers. `logprob`: the largest one in nats, while their tokens are equal.
+
+    `diverged`: the first place with different tokens, None = nowhere; `gap`: the larger gap of both there.
     """
 
     logprob: float = 0.0
@@ -59,9 +60,7 @@ class StepLoop:
     def answers(
         self, requests: Sequence[EngineRequest], on_step: Callable[[float, int], None] | None = None
     ) -> list[Answer]:
-        """The answers to requests that run together. `on_step` gets the seconds and rows of each step. Raises:
-        ServerError.
-        """
+        """The answers to requests that run together. `on_step` gets each step's seconds and rows. Raises: ServerError."""
         first = self._num_requests
         self._num_requests += len(requests)
         answers = [Answer() for _ in requests]

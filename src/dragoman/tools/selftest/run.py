@@ -34,9 +34,7 @@ _LONGEST_PROMPT = 192  # tokens: several blocks, and more than one step that cut
 
 
 def self_test(name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False) -> SelfTest:
-    """All checks of a model. `is_quick`: without those that load it again. Raises: ModelError, EngineOptionError,
-    ServerError.
-    """
+    """All checks of a model. `is_quick`: without loading it again. Raises: ModelError, EngineOptionError, ServerError."""
     loaded = factory.load(setup)
     model = loaded.model
     limits = limits_of(loaded.options, model.facts, model.profile, loaded.max_model_len)

@@ -22,9 +22,7 @@ _GIGABYTE = 1e9
 def speed_checks(
     runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], weights: int, bandwidth: float
 ) -> Iterator[Check]:
-    """Checks of the `bandwidth` (bytes per second) used by a step over `weights` bytes (0 = it does not read all), and
-    of rows.
-    """
+    """Checks of rows' cost, and of the `bandwidth` (bytes/s) of a step over `weights` bytes (0 = it does not read all)."""
     one_s = step_seconds(runner, limits, prompt, 1)
     yield bandwidth_check(one_s, weights, bandwidth)
     rows = min(ROWS, limits.max_num_seqs)
