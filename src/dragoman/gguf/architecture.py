@@ -112,4 +112,4 @@ PAIRS: Mapping[str, Order] = {"attn_q": "pairs", "attn_k": "pairs"}
 LLAMA = Architecture(
     "LlamaForCausalLM", KEYS, outer=OUTER, layer=ATTENTION | NORM_BEFORE_MLP | MLP, cuts=CUTS, orders=PAIRS
 )
-PLAIN = replace(LLAMA, orders={})  # whose rows lie as in the checkpoint
+PLAIN = replace(LLAMA, orders={})  # rows lie as in the checkpoint

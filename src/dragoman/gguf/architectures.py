@@ -230,7 +230,7 @@ _GRANITE = replace(
     hugging_face="GraniteForCausalLM",
     keys=KEYS | FACTOR_KEYS,
     flags=BIASES,
-    # Granite 4's, which says this of layers with states even where it has none
+    # Granite 4 has these keys of layers with states even without such layers
     unread=(
         *(f"ssm.{key}" for key in ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")),
         "expert_shared_feed_forward_length",

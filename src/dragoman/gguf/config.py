@@ -86,7 +86,7 @@ def _factors(model: GgufModel, name: str) -> list[float]:
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that config.json tells of."""
 
-# Keys, behind the architecture's name, that say what tensors or other keys say too, or change nothing.
+# Keys, behind the architecture's name, that repeat tensors or other keys, or change nothing.
 _HARMLESS = ("vocab_size", "attention.value_length", "rope.dimension_count", "expert_count", "expert_used_count")
 
 
@@ -146,7 +146,7 @@ def _read_rope(model: GgufModel, config: Config) -> None:
         config["partial_rotary_factor"] = part if int(size * part) == turned else math.nextafter(part, 2.0)
 
 
-# Families that turn less than a head where config.json does not say how much.
+# Families that rotate only a part of a head if config.json does not say how much.
 _TURNING_PARTS = (
     *("GPTNeoXForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM"),
     *("MiniMaxM2ForCausalLM", "NemotronForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM"),
@@ -212,7 +212,7 @@ def _falcon(model: GgufModel, config: Config) -> None:
     config["num_key_value_heads"] = kv_heads
     config["new_decoder_architecture"] = 1 < kv_heads < heads or has_part(model, "attn_norm_2")
     config["multi_query"] = kv_heads == 1
-    config["intermediate_size"] = layer_shape(model, "ffn_up.weight")[0]  # of which Falcon 2 has more than the key says
+    config["intermediate_size"] = layer_shape(model, "ffn_up.weight")[0]  # Falcon 2 has more than the key says
     if config["new_decoder_architecture"]:
         config["num_ln_in_parallel_attn"] = 2 if has_part(model, "attn_norm_2") else 1
 
@@ -357,7 +357,7 @@ def _gemma4(model: GgufModel, config: Config) -> None:
     }
 
 
-_NEVER_TURNS = 1e29  # pairs whose frequency is divided by more keep their place; files have 1e30
+_NEVER_TURNS = 1e29  # pairs with a larger divisor do not rotate; files have 1e30
 
 
 def _each_layer(model: GgufModel, key: str, num_layers: int) -> list[int]:

@@ -15,7 +15,7 @@ from dragoman.errors import ModelError
 from dragoman.gguf.header import GgufTensor, Metadata, read_header
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
-_PICTURES = re.compile(r"(^|[-_.])mmproj([-_.]|$)", re.IGNORECASE)  # in the names of files with what sees
+_PICTURES = re.compile(r"(^|[-_.])mmproj([-_.]|$)", re.IGNORECASE)  # in the names of files that see
 _MOST_PARTS = 1000
 
 

@@ -322,7 +322,7 @@ class _Reader:
 
 
 def _foreign_type(kind: int) -> str:
-    from gguf.constants import GGMLQuantizationType  # of no use otherwise
+    from gguf.constants import GGMLQuantizationType  # only needed here
 
     try:
         return str(GGMLQuantizationType(kind).name)

@@ -54,7 +54,7 @@ _TEXT_TYPES = {
     "qwen3vl": "qwen3_vl_text",
     "qwen3vlmoe": "qwen3_vl_moe_text",
 }
-_MINISTRAL = ("Ministral3ForCausalLM", "ministral3")  # which files call mistral3, too
+_MINISTRAL = ("Ministral3ForCausalLM", "ministral3")  # files call it mistral3, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class SeeingPart:
         if name.startswith(LAYERS) and f"{part}.{ending}" in self.projector.layer:
             return f"{tower}{self.projector.layers}.{index}.{self.projector.layer[f'{part}.{ending}']}"
         if not name.startswith(LAYERS) or part not in self.projector.layer:
-            return name  # which the tower refuses
+            return name  # the tower refuses it
         if swaps and part.startswith("ffn_"):
             part = "ffn_down" if part == "ffn_up" else "ffn_up"
         return f"{tower}{self.projector.layers}.{index}.{self.projector.layer[part]}.{ending}"

@@ -99,7 +99,7 @@ TOWER = {
     "v.post_ln": "post_layernorm",
 }
 CLASS_ROW = "v.class_embd"
-FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a picture that is a film of two
+FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a picture as a film of two frames
 FIRST_UP = f"{LAYERS}0.ffn_up.weight"
 _PARTS = ("weight", "bias")
 LEVELS, _IS_LEVEL = "v.deepstack.", f"{PREFIX}is_deepstack_layers"
@@ -139,7 +139,7 @@ def _idefics3(model: GgufModel) -> Values:
 
 def _idefics3_pictures(model: GgufModel) -> Values:
     size = model.metadata.count(f"{PREFIX}image_size")
-    longest = model.metadata.count(_LONGEST, 4 * size)  # what older files leave out, as all checkpoints have it
+    longest = model.metadata.count(_LONGEST, 4 * size)  # all checkpoints have this; older files leave it out
     edges = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}}
     return {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": True, **edges}
 

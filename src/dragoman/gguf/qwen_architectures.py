@@ -40,7 +40,7 @@ _QWEN2_EXPERTS = replace(
     fixed=_QWEN2.fixed | {"norm_topk_prob": False},
     sizes=MOE_SIZE | _SHARED_SIZE,
 )
-# Of models that see, whose texts have the same position on all axes: sections of a head then change nothing.
+# Of models that see: texts have one position on all axes, so sections of a head change nothing.
 _SEES: tuple[str, ...] = ("rope.dimension_sections", "n_deepstack_layers")
 _STATES = {
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -100,7 +100,7 @@ _QWEN3_NEXT = replace(
     | _STATES
     | {
         "post_attention_norm": "post_attention_layernorm",
-        "ssm_in": "linear_attn.in_proj_qkvz",  # of files from before it was two
+        "ssm_in": "linear_attn.in_proj_qkvz",  # older files have it as one tensor
         "ssm_ba": "linear_attn.in_proj_ba",
     },
     orders={},

@@ -93,7 +93,7 @@ _NEMOTRON_H = replace(
     }
     | _scan("mixer"),
     orders=PAIRS,
-    # What scales attention and turns it, of a model whose attention does not turn.
+    # Keys about the scale and rotation of attention, which does not rotate here.
     unread=(*_SAID_BY_TENSORS, "attention.layer_norm_epsilon", "rope.freq_base"),
     flags=_SCAN_BIASES | BIASES | {"mlp_bias": ("ffn_up.bias", "ffn_up_shexp.bias")},
 )

@@ -29,7 +29,7 @@ _LONGEST = 1 << 10  # characters of a token, several times what any has: the tim
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 _FILLING = re.compile(r"\[PAD\d+\]")  # what the converter writes for rows that have no token
 _BLANK = "▁"
-_FIM_KEY = "fim_token_ids"  # of the server's own: `tokenizer.model_files` reads it
+_FIM_KEY = "fim_token_ids"  # our own key: `tokenizer.model_files` reads it
 _FIM_NAMES = {
     "prefix": ("prefix", "fim_pre"),
     "suffix": ("suffix", "fim_suf"),
@@ -52,7 +52,7 @@ _NO_ENDS = (
     ({"<|flush|>", "<|calls|>"}, "<|end|>"),
 )
 """Tokens beside which another one is no end: it parts the messages of one answer."""
-_KEPT_BLANKS = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3, whose other special tokens take the blanks behind them
+_KEPT_BLANKS = ("<unk>", "<s>", "<|endoftext|>")  # Phi-3's other special tokens take the blanks behind them
 
 
 class _Vocabulary(NamedTuple):

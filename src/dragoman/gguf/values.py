@@ -67,7 +67,7 @@ def read_value(model: GgufModel, name: str) -> Any:
 
 
 _FLAGS = ("use_parallel_residual", "expert_weights_norm")
-_MAY_BE_ZERO = ("attention.head_count_kv",)  # of layers that do not attend
+_MAY_BE_ZERO = ("attention.head_count_kv",)  # 0 in layers that do not attend
 
 
 def has_part(model: GgufModel, name: str) -> bool:

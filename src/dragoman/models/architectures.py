@@ -131,7 +131,7 @@ ENCODERS: dict[str, str] = {
 
 # Heads of an architecture's name, that of a model that sees first.
 _HEADS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "Model")
-# Types that are spelled otherwise than the architecture.
+# Types whose spelling differs from the architecture's.
 _OTHER_TYPES = {
     "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",

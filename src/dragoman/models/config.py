@@ -38,9 +38,9 @@ _HARMLESS_KEYS = """
 """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
-_MOST_NUMBER = 3.4e38  # float32 holds hardly more
+_MOST_NUMBER = 3.4e38  # float32 holds little more
 
-# Counts of things of which each takes work while config.json is read: several times what any model has. More is a mistake.
+# Bounds of counts that take work while config.json is read: several times what any model has.
 _MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1000)
 _MOST |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "num_kv_heads"), 65_536)
 _MOST |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4096)

@@ -17,12 +17,12 @@ from dragoman.models.fingerprint import weight_files
 
 logger = logging.getLogger(__name__)
 
-_PIECE = 32 << 20  # that one thread reads and hashes
+_PIECE = 32 << 20  # bytes that one thread reads and hashes
 _MAX_THREADS = 8
 _MEMO = "contents.json"
 _MOST_REMEMBERED = 4096  # files
 _READ_TOO = ("config.json", "preprocessor_config.json", "processor_config.json", "openvino_config.json")
-_Memo = dict[str, tuple[list[int], str]]  # path -> what the system tells of the file, digest
+_Memo = dict[str, tuple[list[int], str]]  # path -> the system's facts of the file, digest
 
 
 def contents_digest(model_dir: Path, memo_dir: Path | None) -> str:
@@ -54,7 +54,7 @@ class _Remembered:
             return known[1]
         digest = _hashed(path, facts[2], pool)
         self._known.pop(str(path), None)
-        if _facts(path) == facts:  # else it was written meanwhile
+        if _facts(path) == facts:  # otherwise it was written meanwhile
             self._known[str(path)] = facts, digest
             self._is_changed = True
         return digest

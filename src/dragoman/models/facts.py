@@ -301,7 +301,7 @@ class ModelFacts:
         """The kinds of caches that the layers need, the one that keeps everything first."""
         windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())
         kinds = [CacheKind(window) for window in sorted(windows, key=bool)]
-        if self.state_layers:  # who goes on behind a token needs the state behind it, and the rows before itself
+        if self.state_layers:  # going on behind a token needs the state behind it, and the rows before
             kinds.append(CacheKind(max(self.convolution_reach, 1) + 1, has_states=True))
         return tuple(kinds)
 

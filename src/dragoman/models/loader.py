@@ -64,7 +64,7 @@ _RECOMPRESSED = (
 _NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
 
 _GIB = 1 << 30
-_TOWER = "tower "  # and its number, or all of it: a part that is kept
+_TOWER = "tower "  # begins the name of a kept part: one of the tower's, or all
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 

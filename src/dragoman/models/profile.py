@@ -31,8 +31,8 @@ BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
 _AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
 
-# Columns of activations that OpenVINO's kernels quantise together, at most: with 32, their default, they compute prompts a
-# quarter more slowly, and with larger groups again. Smaller ones are multiples of the step: of others few rows are computed
+# The most columns of activations that OpenVINO's kernels quantise together. With 32, their default, prompts take a
+# quarter longer, and with larger groups again. Smaller groups must be multiples of the step, or few rows are computed
 # otherwise.
 _LARGEST_GROUP, _GROUP_STEP = 128, 32
 
@@ -283,7 +283,7 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
     inference = "bf16" if may_round and not processor.is_arm else "f32"
     allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
     if processor.is_arm:
-        allowed = ("f32", "u8")  # of which its attention kernels are
+        allowed = ("f32", "u8")  # its attention kernels have only these
     automatic = "f32" if is_exact else allowed[0]
     kv_type = automatic if options.kv_type == "auto" else options.kv_type
     if kv_type not in allowed:

@@ -15,7 +15,7 @@ from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.facts import RotaryRule
 
 MAX_SIZE = 4096  # a head above it is a mistake
-_LARGEST = 3e38  # that f32 can hold
+_LARGEST = 3e38  # the largest that f32 can hold
 
 Axes = Literal["sections", "turns"]
 """The position that rotates a pair: sections of pairs after each other, or the three positions taking turns."""
@@ -79,7 +79,7 @@ def read_rotary(
         raise ModelError(f"config.json rope_scaling type {shown(kind)} is not supported, allowed: {', '.join(_RULES)}")
     scaled = _scaled(kind, described, theta, size, config)
     axis_of_pair = _axes(described, size // 2, axes)
-    described.skip("finetuned")  # says how the weights were made
+    described.skip("finetuned")  # about the making of the weights
     described.refuse_unread()
     rule = RotaryRule(
         tuple(scaled.frequencies),
@@ -102,7 +102,7 @@ def read_two_rotaries(
     """
     described = rotary_description(config)
     full, sliding = described.part("full_attention"), described.part("sliding_attention")
-    if full is None or sliding is None:  # as transformers wrote them before its version 5
+    if full is None or sliding is None:  # transformers wrote it so before its version 5
         sliding = Config({})
         return read_rotary(config, size), read_rotary(config, size, base_key=sliding_base_key, scaling=sliding)
     described.refuse_unread()

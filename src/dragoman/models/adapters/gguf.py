@@ -57,7 +57,7 @@ def read_gguf_adapter(path: Path, facts: ModelFacts) -> Adapter:
                     f"{path}: tensors {down.name!r} and {up.name!r} have shapes {list(down.shape)} and {list(up.shape)}, "
                     "allowed: [rank, in] and [out, rank]; experts are not changed by GGUF adapters"
                 )
-            scale = np.float32(alpha / rank if alpha else 1.0)  # as llama.cpp without an alpha
+            scale = np.float32(alpha / rank if alpha else 1.0)  # llama.cpp does the same without an alpha
             change = LowRank(_numbers(path, files, down), _numbers(path, files, up) * scale)
             for module, part in names.modules_of(name, change):
                 if module in modules:

@@ -55,7 +55,7 @@ class MergedAdapter:
             raise ModelError(f"tensor {name!r} is packed, allowed: numbers, to merge an adapter into it")
         check_shapes(self._adapter, module, matrix.shape)
         self._merged.add(common)
-        numbers = np.asarray(matrix, dtype=np.float32)  # some stored rows are computed only here
+        numbers = np.asarray(matrix, dtype=np.float32)  # lazy rows are computed only here
         return np.asarray(numbers + change.up @ change.down)
 
     def adds_to(self, name: str) -> bool:

@@ -22,14 +22,14 @@ CONFIG, WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "
 _PREFIX = "base_model.model."
 _SIDES = (".lora_A.weight", ".lora_B.weight")
 
-# About training, other libraries and how the adapter was begun.
+# Keys about training, other libraries and the adapter's first values.
 _HARMLESS_KEYS = """
     arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config inference_mode
     init_lora_weights loftq_config lora_dropout lora_ga_config megatron_core monteclora_config peft_version
     qalora_group_size revision runtime_config
 """
 
-# What would compute something else than W + B A; harmless where it is empty.
+# Keys that ask for something else than W + B A; harmless if empty.
 _REFUSED_KEYS = """
     alora_invocation_tokens layer_replication lora_bias megatron_config modules_to_save target_parameters
     trainable_token_indices use_bdlora use_dora use_qalora velora_config
@@ -62,7 +62,7 @@ def _read_tensors(path: Path) -> dict[str, Array]:
     for name, tensor in file_tensors(path).items():
         if tensor.dtype == np.uint8:
             raise ModelError(f"{path}: tensor {name!r} has elements of type U8, allowed: floating-point numbers")
-        with np.errstate(over="ignore"):  # looked for
+        with np.errstate(over="ignore"):  # checked below
             tensors[name] = tensor.astype(np.float32)
         if not np.isfinite(tensors[name]).all():
             raise ModelError(f"{path}: tensor {name!r} holds numbers that are not finite")
@@ -100,7 +100,7 @@ class _Settings:
         for key in _REFUSED_KEYS.split():
             if config.value(key):
                 raise config.error(key, "null or false: only W + B A is supported")
-        config.flag("fan_in_fan_out")  # how the base stores its matrices, which the model's family knows
+        config.flag("fan_in_fan_out")  # the base's storage of matrices: the model's family knows it
         config.skip(*_HARMLESS_KEYS.split())
         self._rank, self._alpha = config.count("r"), config.number("lora_alpha", 8)
         self._is_stabilised = config.flag("use_rslora")

@@ -42,4 +42,4 @@ def most_numbers(path: Path) -> int:
     if file is not None:
         return sum(number_counts(file).values())
     weights = path / WEIGHTS
-    return weights.stat().st_size // 2 if weights.is_file() else 0  # half floats, or larger
+    return weights.stat().st_size // 2 if weights.is_file() else 0  # numbers have two bytes or more

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from openvino.op import _PagedAttentionExtension  # private: held by tests/models
+from openvino.op import _PagedAttentionExtension  # private to OpenVINO; tests/models notices changes
 
 from dragoman.kernels.graph import AttentionLayout, attention
 from dragoman.models.blocks.linear import linear, linears
@@ -55,7 +55,7 @@ def queries_keys_values(
         q = q.rows(pair_order(facts.num_heads, facts.head_size, turned), facts.query_width)
         k = k.rows(pair_order(facts.num_kv_heads, facts.head_size, turned), facts.key_width)
     is_fused = q.storage.format.fuses_attention
-    if q.storage.format.is_ours:  # which multiplies with matrices of several formats in one operation
+    if q.storage.format.is_ours:  # one operation multiplies matrices of several formats
         v = v.careful()
     elif q.storage.format.careful != q.storage.format:
         widths = [facts.query_width, facts.key_width]
@@ -166,7 +166,7 @@ def paged_attention(
         constant(empty_i32),  # query-query bias begins
     ]
     node = _PagedAttentionExtension(inputs)
-    info = node.get_rt_info()  # from which the plugin takes the caches' shapes
+    info = node.get_rt_info()  # the plugin takes the caches' shapes from it
     info["num_k_heads"] = info["num_v_heads"] = facts.num_kv_heads
     info["k_head_size"], info["v_head_size"] = facts.head_size, facts.value_size
     return node.output(0)

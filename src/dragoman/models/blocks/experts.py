@@ -164,7 +164,7 @@ def _by_our_kernels(
 ) -> Node:
     hidden, inner = width(x), facts.inner_size
     stacks = list(zip(*weights, strict=True))  # gates if there are any, ups, downs
-    into = len(stacks) - 1  # those that read x
+    into = len(stacks) - 1  # the stacks that read x
     sizes = (*((inner, hidden),) * into, (hidden, inner))
     matrices = [[one.matrix(*size) for one in stack] for stack, size in zip(stacks, sizes, strict=True)]
     order = common_order([matrix for stack in matrices[:into] for matrix in stack])

@@ -52,7 +52,7 @@ class StepInputs:
         self.max_context_len = None if cache_type else self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
-        self.handed_on: dict[str, tuple[Node, ...]] = {}  # what families compute once for several layers, by a name
+        self.handed_on: dict[str, tuple[Node, ...]] = {}  # families share values between layers here, by name
         self._angles: dict[RotaryRule, Angles] = {}
         self._growth: dict[QueryGrowth, Node] = {}
         self._caches: dict[int, tuple[Any, Any]] = {}

@@ -54,13 +54,13 @@ class _Layer:
 
 def join_layers(graph: ov.Model) -> None:
     nodes = graph.get_ordered_ops()
-    # what was replaced may still read something, so readers are counted among the nodes that are left
+    # replaced nodes may still read something, so only the others count
     readers = Counter(key(node.input_value(index)) for node in nodes for index in range(node.get_input_size()))
     ends = [node for node in nodes if node.get_type_name() == "OutputAndMlp"]
     layers = [layer for node in ends if (layer := _layer(node, readers)) is not None]
     by_rows = {key(layer.x): layer for layer in layers}
     joined: set[tuple[str, int]] = set()
-    for layer in layers:  # a run's first one comes first
+    for layer in layers:  # the first layer of a run comes first
         if key(layer.x) in joined:
             continue
         run = [layer]

@@ -89,7 +89,7 @@ class WholeTexts:
     def attend(self, q: Node, k: Node, v: Node, facts: AttentionFacts, *, is_windowed: bool = False) -> Node:
         """Attention within each text. Shapes: q [T, heads * size], k, v [T, kv heads * size] -> [T, heads * size]."""
         queries, keys, mask, rows = self.places, self.places, self.mask, self.rows
-        if is_windowed and self._windows is not None:  # without, no text is longer than a window
+        if is_windowed and self._windows is not None:  # without window inputs, no text is longer than a window
             queries, keys, mask, rows = self._windows
         elif self._biased is not None:
             mask = self._biased

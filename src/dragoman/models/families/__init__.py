@@ -54,7 +54,7 @@ def has_tower(raw_config: dict[str, Any]) -> bool:
 def _find_tower(architecture: str) -> type[VisionFamily] | None:
     if not FAMILIES[architecture].startswith("vision."):
         return None
-    from dragoman.models.families.vision import find_tower  # brings a dozen families along
+    from dragoman.models.families.vision import find_tower  # imports a dozen families
 
     return find_tower(architecture)
 

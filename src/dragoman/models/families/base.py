@@ -39,7 +39,7 @@ class Family(ABC):
     architectures: ClassVar[tuple[str, ...]] = ()
     layouts: tuple[Layout, ...] = (
         Layout("model", "lm_head"),
-        Layout("model.language_model", "lm_head"),  # a text model that was cut out of one that sees
+        Layout("model.language_model", "lm_head"),  # a text model cut out of one that sees
     )
     packings: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[str] = "embed_tokens"
@@ -70,7 +70,7 @@ class Family(ABC):
                 f"config.json: images replace token {vision.facts.placeholder_id}, "
                 f"allowed: one of the vocabulary's {self.facts.vocab_size}"
             )
-        if vision.facts.num_levels > len(self.facts.layers):  # the last layer's rows are not all there to be added to
+        if vision.facts.num_levels > len(self.facts.layers):  # the last layer does not keep all rows
             raise ModelError(
                 f"config.json: pictures come in {vision.facts.num_levels} levels, allowed: at most the text's "
                 f"{len(self.facts.layers)} layers"

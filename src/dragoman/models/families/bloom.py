@@ -29,7 +29,7 @@ class Bloom(Gpt):
     def read(self, config: Config) -> None:
         config.assume(max_position_embeddings=2048)
         config.expect(apply_residual_connection_post_layernorm=False, hidden_act="gelu_new")
-        # about how it was trained, and the order in which others sum up
+        # keys about training, and the order of sums in other libraries
         config.skip(
             "bias_dropout_fusion", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"
         )

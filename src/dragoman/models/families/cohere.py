@@ -35,7 +35,7 @@ class Cohere(Llama):
     def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
         size = width(x)
         weight = np.asarray(weights.tensor((num_heads, size)))
-        return head_layer_norm(x, weight[:, pair_order(1, size, size)], self.norm_epsilon)  # as the dimensions of x
+        return head_layer_norm(x, weight[:, pair_order(1, size, size)], self.norm_epsilon)  # in x's order
 
 
 class Cohere2(Cohere):

@@ -91,7 +91,7 @@ def _parts_of_heads(num_heads: int, size: int, begin: int, end: int) -> Array:
 class LatentAttention(Llama):
     def __init__(self, config: Config) -> None:
         config.expect(attention_bias=False)
-        config.skip("num_key_value_heads", "head_dim", "qk_head_dim")  # follow from others
+        config.skip("num_key_value_heads", "head_dim", "qk_head_dim")  # these follow from other keys
         self.latent = LatentShape(
             num_heads=config.count("num_attention_heads"),
             turned_size=config.count("qk_rope_head_dim"),
@@ -125,7 +125,7 @@ class RoutedExperts(WithExperts):
 
     def __init__(self, config: Config) -> None:
         config.expect(moe_layer_freq=1)
-        config.skip("aux_loss_alpha", "seq_aux", "ep_size")  # of training
+        config.skip("aux_loss_alpha", "seq_aux", "ep_size")  # only for training
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:

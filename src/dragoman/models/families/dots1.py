@@ -11,7 +11,7 @@ class Dots1(BiasedExperts, Qwen3):
     """dots.llm1."""
 
     architectures = ("Dots1ForCausalLM",)
-    scoring = ("noaux_tc", "sigmoid")  # checkpoints have the name of the method there
+    scoring = ("noaux_tc", "sigmoid")  # checkpoints name the method there
 
     def __init__(self, config: Config) -> None:
         config.assume(norm_topk_prob=False, use_sliding_window=True)

@@ -27,7 +27,7 @@ class WithExperts(Llama):
     shared_name: ClassVar[str] = "shared_experts"
 
     def __init__(self, config: Config) -> None:
-        config.skip("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")  # of training
+        config.skip("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")  # only for training
         super().__init__(config)
 
     @abstractmethod
@@ -36,7 +36,7 @@ class WithExperts(Llama):
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         facts = self.expert_facts(config, index)
-        config.skip("intermediate_size")  # which checkpoints have even if every layer has experts
+        config.skip("intermediate_size")  # checkpoints have it even if every layer has experts
         if facts is None:
             return super().mlp_facts(config, index)
         check_groups(facts)

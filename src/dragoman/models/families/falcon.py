@@ -32,7 +32,7 @@ class Falcon(Gpt):
         self.has_qkv_bias = self.has_output_bias = self.has_mlp_bias = config.flag("bias")
         size = head_size(config)
         if config.flag("alibi"):
-            config.skip("rope_parameters", "rope_scaling", "rope_theta")  # which transformers writes all the same
+            config.skip("rope_parameters", "rope_scaling", "rope_theta")  # transformers writes them all the same
             # the bias is added before scores are scaled
             slopes = alibi_slopes(config.count("num_attention_heads"))
             self.alibi = tuple(slope * size**-0.5 for slope in slopes)
@@ -56,7 +56,7 @@ class Falcon(Gpt):
         if self.is_new:
             return head_counts(config)
         if is_multi_query:
-            config.skip("num_key_value_heads")  # which says that of all heads
+            config.skip("num_key_value_heads")  # checkpoints give the number of all heads there
             return num_heads, 1
         config.expect(num_key_value_heads=num_heads)
         return num_heads, num_heads

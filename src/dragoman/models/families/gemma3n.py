@@ -34,7 +34,7 @@ class Gemma3n(SharesKeys):
     def __init__(self, config: Config) -> None:
         config.skip(
             "altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"
-        )  # of training; queries are normed
+        )  # for training; queries are normed
         config.assume(final_logit_softcapping=30.0, rope_theta=1_000_000.0)
         self.num_streams = config.count("altup_num_inputs", 4)
         if self.num_streams > _MOST_STREAMS:
@@ -113,7 +113,7 @@ class Gemma3n(SharesKeys):
             first = multiply(first, constant(altup.vector(size, "correct_output_scale").reshape(1, 1, size)))
         else:
             altup.skip("correct_output_scale")
-        shown = np.array([0.0] + [1.0] * (streams - 1), np.float32).reshape(1, streams, 1)  # to all but the first
+        shown = np.array([0.0] + [1.0] * (streams - 1), np.float32).reshape(1, streams, 1)  # not the first stream
         return add(corrected, multiply(self.per_layer(first, weights, layer), constant(shown)))
 
     def compute(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:

@@ -92,7 +92,7 @@ class SharesKeys(Gemma3):
         self.num_sharing = config.count("num_kv_shared_layers", self.num_sharing, least=0)
         super().__init__(config)
         sharing = "|".join(str(index) for index, source in enumerate(self.sources) if source != index)
-        self.unread = (*self.unread, rf"\.layers\.({sharing})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")  # needless
+        self.unread = (*self.unread, rf"\.layers\.({sharing})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")  # not read
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         config.assume(sliding_window_pattern=self.pattern)

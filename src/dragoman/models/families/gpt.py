@@ -67,7 +67,7 @@ class Gpt(Family):
 
     def __init__(self, config: Config) -> None:
         config.rename(self.aliases)
-        # the same as n_positions; about training
+        # n_ctx repeats n_positions; the others are for training
         config.skip("n_ctx", "activation_dropout", "attn_pdrop", "dropout", "init_std", "layerdrop")
         self.norm_epsilon = config.number("layer_norm_epsilon", 1e-5)
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)

@@ -25,10 +25,10 @@ class Gpt2(Gpt):
     def read(self, config: Config) -> None:
         self.is_scaled = config.flag("scale_attn_weights", True)
         self.is_scaled_by_layer = config.flag("scale_attn_by_inverse_layer_idx")
-        config.skip("reorder_and_upcast_attn")  # about the precision of scores, which are f32 here
+        config.skip("reorder_and_upcast_attn")  # about the precision of scores; here they are f32
         config.skip(
             "n_special", "num_labels", "output_past", "predict_special_tokens"
-        )  # of libraries before transformers
+        )  # from libraries before transformers
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         facts = super().attention_facts(config, index)
@@ -53,7 +53,7 @@ class GptBigCode(Gpt):
     def read(self, config: Config) -> None:
         config.assume(hidden_act="gelu_pytorch_tanh")
         self.is_scaled = config.flag("scale_attn_weights", True)
-        # about how others run it: precision of scores, which are f32 here, caches and checks
+        # about other libraries: precision of scores (f32 here), caches and checks
         config.skip(
             "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "max_batch_size"
         )

@@ -28,7 +28,7 @@ class GptOss(Llama):
     qkv_bias = output_bias = ("attention_bias", True)
 
     def __init__(self, config: Config) -> None:
-        config.skip("output_router_logits", "router_aux_loss_coef")  # of training
+        config.skip("output_router_logits", "router_aux_loss_coef")  # only for training
         config.skip("initial_context_length")  # the rotary rule has it too
         config.expect(hidden_act="silu", experts_per_token=config.value("num_experts_per_tok"))
         self.gain, self.limit = config.number("swiglu_alpha", 1.702), config.number("swiglu_limit", 7.0)
@@ -59,7 +59,7 @@ class GptOss(Llama):
         lowered = stored.renamed(weight="down_proj", bias="down_proj_bias")
         experts = []
         for index in range(facts.num_experts):
-            both = raised.stacked(index, facts.num_experts)  # rows of gate and up in turn
+            both = raised.stacked(index, facts.num_experts)  # rows of gate and up alternate
             gate, up = (both.rows(slice(begin, None, 2), 2 * facts.inner_size) for begin in (0, 1))
             experts.append(ExpertWeights(gate, up, lowered.stacked(index, facts.num_experts)))
         gating = Gating(self._bounded_swiglu, f"bounded_swiglu {self.gain!r} {self.limit!r}")

@@ -82,7 +82,7 @@ class GraniteHybrid(Alternating, GraniteSharedExperts):
         config.expect(normalization_function="rmsnorm")
         config.skip("init_method", "num_experts_per_tok")
         self.turns = config.choice("position_embedding_type", ("rope", "nope"), "nope") == "rope"
-        super(GraniteExperts, self).__init__(config)  # of which all turn
+        super(GraniteExperts, self).__init__(config)  # not GraniteExperts', which requires rotation
 
     def read_facts(self, config: Config) -> ModelFacts:
         num_layers = config.count("num_hidden_layers")

@@ -47,7 +47,7 @@ _OF_PICTURES = """
     anyres_pooling_size anyres_vit_max_image_size anyres_vit_two_views max_image_size num_media_embeds skip_cls_token
     video_end_id video_start_id vit_add_patchemb_bias vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_path
     vit_remove_prenorm vit_token vit_type vit_used_rms_norm
-"""  # of a model that sees, whose keys checkpoints carry along
+"""  # keys of a model that sees, which checkpoints carry along
 _OF_EXPERTS = ("num_experts", "intermediate_size", "hidden_act")
 _OF_TRAINING = "capacity_factor moe_drop_tokens moe_random_routing_dropped_token"
 

@@ -24,7 +24,7 @@ class InternLM2(Llama):
     qkv_bias = output_bias = ("bias", True)
 
     def __init__(self, config: Config) -> None:
-        config.expect(rope_pos_id_version="default")  # else pictures' tokens advance by less than one position
+        config.expect(rope_pos_id_version="default")  # otherwise pictures' tokens advance by less than one position
         config.skip("rope_pos_id_stride")
         super().__init__(config)
 

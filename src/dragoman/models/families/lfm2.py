@@ -15,7 +15,7 @@ from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 _LAYER_TYPES = ("full_attention", "conv")
-# About the first values of training, or names for what other keys say, too.
+# Keys about the first values of training, or that repeat other keys.
 _UNUSED_KEYS = (
     "block_dim",
     "block_mlp_init_scale",

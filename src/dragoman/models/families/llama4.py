@@ -53,7 +53,7 @@ class Llama4(WithExperts):
     # --- config.json --------------------------------------------------------------------------------------------------
 
     def _expert_layers(self, config: Config, num_layers: int) -> list[int]:
-        step = config.count("interleave_moe_layer_step", 1, least=0)  # 0 where none has any
+        step = config.count("interleave_moe_layer_step", 1, least=0)  # 0 = no layer has experts
         layers = config.value("moe_layers", list(range(step - 1, num_layers, step)) if step else [])
         if not isinstance(layers, list) or not all(isinstance(layer, int) for layer in layers):
             raise config.error("moe_layers", "a list of layers")

@@ -25,7 +25,7 @@ class MiniMaxM2(ChosenWithBias, Mixtral):
         config.expect(attn_type_list=[1] * config.count("num_hidden_layers"), shared_intermediate_size=0)
         config.skip(
             "layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"
-        )  # of others
+        )  # for other models of the family
         config.skip("mlp_intermediate_size", "shared_moe_mode", "mtp_transformer_layers", "num_mtp_modules", "use_mtp")
         self.unread = (*self.unread, r"\.mtp\b")
         super().__init__(config)

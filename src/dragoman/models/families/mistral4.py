@@ -21,7 +21,7 @@ class GrowingQueries(Llama):
     def read_growing_rotary(self, config: Config, size: int, part: float | None = None) -> RotaryReading:
         """The rotary rule; sets `self.growth` from the same description."""
         described = rotary_description(config)
-        described.skip("max_position_embeddings")  # which config.json says as well
+        described.skip("max_position_embeddings")  # config.json repeats it
         weight = described.number("llama_4_scaling_beta", 0.0)
         if weight:
             self.growth = QueryGrowth(described.count("original_max_position_embeddings"), weight)

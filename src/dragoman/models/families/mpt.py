@@ -34,7 +34,7 @@ class Mpt(Gpt):
     def read(self, config: Config) -> None:
         config.expect(no_bias=True)
         config.choice("norm_type", ("low_precision_layernorm", "layernorm"), "low_precision_layernorm")
-        # a table of positions is only for attention that does not fade; the others are about training
+        # a table of positions is only for attention that does not fade; the other keys are for training
         config.skip("learned_pos_emb", "embedding_fraction", "emb_pdrop", "init_config", "init_device", "verbose")
         config.skip("tokenizer_name")
         described = config.part("attn_config") or Config({})

@@ -36,7 +36,7 @@ _EXPERT_KEYS = """
     n_routed_experts n_shared_experts moe_intermediate_size moe_shared_expert_intermediate_size moe_latent_size
     num_experts_per_tok routed_scaling_factor n_group topk_group norm_topk_prob
 """
-# About guesses, positions, which attention is not told, when things are computed, and the first values of training.
+# Keys about guesses, unused positions, other libraries, and the first values of training.
 _UNUSED_KEYS = """
     moe_shared_expert_overlap num_nextn_predict_layers mtp_layers_block_type mtp_hybrid_override_pattern
     output_router_logits residual_in_fp32 rescale_prenorm_residual time_step_max time_step_floor num_logits_to_keep
@@ -70,7 +70,7 @@ class NemotronH(Family):
         limits = (
             config.number("time_step_min", 0.001),
             float("inf"),
-        )  # which transformers has in place of what is said
+        )  # transformers uses these instead of the file's
         self.scan = replace(scan, facts=replace(scan.facts, step_limits=limits))
         self.facts = self.read_ends(config, self._layers(config), config.count("max_position_embeddings"))
 

@@ -36,7 +36,7 @@ class Opt(Gpt):
 
     def read(self, config: Config) -> None:
         config.assume(hidden_act="relu")
-        # of Galactica's files
+        # keys of Galactica's files
         config.expect(scale_embeddings=False, learned_embeddings=True)
         self.embedding_size = config.count("word_embed_proj_dim", config.count("hidden_size"))
         self.norms_before = config.flag("do_layer_norm_before", True)

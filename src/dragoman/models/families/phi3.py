@@ -19,7 +19,7 @@ class Phi3(Mistral):
 
     def __init__(self, config: Config) -> None:
         config.expect(attention_bias=False, mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1)
-        config.skip("original_max_position_embeddings")  # of longrope; read there if that is the rule
+        config.skip("original_max_position_embeddings")  # longrope reads it, if that is the rule
         super().__init__(config)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:

@@ -27,8 +27,8 @@ class PhiExperts(Mixtral):
 
     def __init__(self, config: Config) -> None:
         config.expect(num_experts_per_tok=2)
-        config.skip("input_jitter_noise")  # of training
-        config.skip("original_max_position_embeddings")  # of longrope; read there if that is the rule
+        config.skip("input_jitter_noise")  # only for training
+        config.skip("original_max_position_embeddings")  # longrope reads it, if that is the rule
         config.assume(num_local_experts=16, rope_theta=1_000_000.0)
         self.tolerance = 2 * config.number("router_jitter_noise", 0.01)
         self.has_head_bias = config.flag("lm_head_bias")

@@ -52,7 +52,7 @@ class Qwen3Experts(WithExperts, Qwen3):
         step, dense = config.count("decoder_sparse_step", 1), config.value("mlp_only_layers", [])
         if not isinstance(dense, list):
             raise config.error("mlp_only_layers", "a list of layers")
-        config.rename({"num_local_experts": "num_experts"})  # as transformers 5 writes it
+        config.rename({"num_local_experts": "num_experts"})  # transformers 5 writes this name
         facts = read_experts(config, RoutingRule(is_normalized=config.flag("norm_topk_prob")))
         return None if index in dense or (index + 1) % step else facts
 

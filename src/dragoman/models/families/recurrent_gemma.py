@@ -17,7 +17,7 @@ from dragoman.models.families.llama import Alternating, LayerNorms
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
 
-_FADING = -8.0  # at most as fast as e to this times softplus of its parameter
+_FADING = -8.0  # a state fades at most by e to this times softplus of its parameter
 
 
 class RecurrentGemma(Alternating):
@@ -41,7 +41,7 @@ class RecurrentGemma(Alternating):
         self.logits_cap = config.number("logits_soft_cap", 30.0)
         self.embedding_factor = float(
             ml_dtypes.bfloat16(config.count("hidden_size") ** 0.5)
-        )  # as checkpoints learned it
+        )  # checkpoints learned with this rounding
         super().__init__(config)
         self.has_mlp_bias = True
 

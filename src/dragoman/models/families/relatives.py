@@ -44,7 +44,7 @@ class ErnieExperts(WithExperts, Ernie45):
 
     def __init__(self, config: Config) -> None:
         config.expect(moe_gate="topk", moe_use_aux_free=True, use_bias=False, use_rmsnorm=True)
-        config.skip("moe_capacity", "num_nextn_predict_layers")  # of training
+        config.skip("moe_capacity", "num_nextn_predict_layers")  # only for training
         super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:

@@ -57,7 +57,7 @@ class Qwen35VisionExperts(Qwen35Experts):
 
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),
-    Layout("model.language_model", "lm_head"),  # as transformers writes them since its version 4.52
+    Layout("model.language_model", "lm_head"),  # transformers writes this since its version 4.52
     Layout("model.text_model", "lm_head"),
     Layout("model", "lm_head"),
 )
@@ -88,7 +88,7 @@ _FAMILIES: dict[str, type[Family]] = {
     "qwen3_5_moe_text": Qwen35VisionExperts,
 }
 
-# What the text's part leaves out where it is what transformers assumes. (A config of its own has every key.)
+# transformers' defaults, which the text's part may leave out. (A separate config has every key.)
 _LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
 _ASSUMED: dict[str, dict[str, Any]] = {
     "llama": {**_LLAMA_7B, "intermediate_size": 11008, "max_position_embeddings": 2048},
@@ -139,7 +139,7 @@ _KEYS_OF_IMAGES = """
     vision_aspect_ratio vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy
     vision_start_token_id vision_token_id
 """
-# LFM2-VL's config repeats what preprocessor_config.json says, as pictures are prepared by that.
+# LFM2-VL's config repeats keys of preprocessor_config.json, which decides.
 _KEYS_OF_PREPARATION = """
     do_image_splitting encoder_patch_size max_image_tokens max_num_patches max_pixels_tolerance max_tiles min_image_tokens
     min_tiles tile_size use_image_special_tokens use_thumbnail
@@ -150,8 +150,8 @@ _KEYS_OF_TRAINING = """
     _flash_attn_2_enabled is_llama_config neftune_noise_alpha perceiver_config pixel_shuffle_factor
 """
 
-# Of InternVL's own layout: how its pictures are prepared and stand in prompts, which tower and library read; and sizes that
-# llm_config says as well.
+# Keys of InternVL's own layout: of pictures, for the tower and other libraries; and sizes that
+# llm_config repeats.
 _KEYS_OF_INTERNVL = """
     downsample_ratio dynamic_image_size force_image_size hidden_size image_fold img_context_token_id max_dynamic_patch
     min_dynamic_patch num_hidden_layers num_image_token pad2square ps_version select_layer system_message template
@@ -216,6 +216,6 @@ def _text_config(config: Config, part: Config) -> Config:
     text = Config({**_ASSUMED.get(kind, {}), **known, **raw}, "config.json text_config")
     text.expect(qk_layer_norms=False, rope_interleaved=False, use_resampler=False)
     text.skip(*_KEYS_OF_TRAINING.split())
-    text.skip(*QUANTISATION_KEYS)  # read with those of the whole
-    text.skip(*_TOKENS_OF_IMAGES.split())  # which transformers 4 writes here as well
+    text.skip(*QUANTISATION_KEYS)  # read with the whole config's
+    text.skip(*_TOKENS_OF_IMAGES.split())  # transformers 4 writes them here as well
     return text

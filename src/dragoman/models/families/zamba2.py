@@ -27,8 +27,8 @@ _KEYS = ScanKeys(
     "n_mamba_heads", "mamba_headdim", "mamba_ngroups", "mamba_d_state", "mamba_d_conv", "mamba_expand", "use_conv_bias",
     "add_bias_linear", "add_bias_linear", "chunk_size",
 )  # fmt: skip
-_SCAN_EPSILON = 1e-5  # whatever other norms have
-# Names for what other keys say, too, how things are computed, and the first values of training.
+_SCAN_EPSILON = 1e-5  # independent of other norms
+# Keys that repeat others, or are about other libraries, or the first values of training.
 _UNUSED_KEYS = """
     attention_hidden_size hybrid_layer_ids kv_channels num_query_groups num_logits_to_keep time_step_floor time_step_max
     use_mamba_kernels use_mem_eff_path layer_types ffn_hidden_size state_size

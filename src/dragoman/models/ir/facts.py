@@ -17,7 +17,7 @@ from dragoman.models.ir.graph import attentions, inputs_by_name, states
 _CONTEXT_KEYS = (  # of config.json, in the order in which OVMS looks for them
     "max_position_embeddings", "n_positions", "seq_len", "seq_length", "n_ctx", "max_seq_len", "max_sequence_length",
 )  # fmt: skip
-_SCALE, _WINDOW, _SLOPES, _SINKS = 9, 10, 11, 20  # inputs of the attention operation
+_SCALE, _WINDOW, _SLOPES, _SINKS = 9, 10, 11, 20  # indexes of the attention operation's inputs
 _OF_POSITIONS = frozenset(("Convert", "Unsqueeze", "Squeeze", "Reshape", "Add", "Transpose", "Broadcast"))
 
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from dragoman.models.config import ModelError, read_json
 
 GRAPH_FILE = "openvino_model.xml"
-SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: what follows its embeddings, of pictures or texts
+SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: all layers behind its embeddings
 TABLE_FILE = "openvino_text_embeddings_model.xml"
 VISION_FILE = "openvino_vision_embeddings_model.xml"
 PROJECTION_FILE = "openvino_vision_projection_model.xml"
 CONFIG_FILE = "openvino_config.json"
 _ACTIVATION_GROUPS = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 
-# What tells how the graph came to be: the graph itself says what of it matters.
+# Keys about the export: the graph itself says what matters.
 _DESCRIBES = frozenset((
     "compression", "dtype", "input_info", "optimum_version", "output_attentions", "quantization_config", "save_onnx_model",
     "transformers_version", _ACTIVATION_GROUPS,

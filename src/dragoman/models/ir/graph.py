@@ -31,7 +31,7 @@ TABLES = {PAST_LENS: 5, BLOCKS: 7, BLOCKS_BEGIN: 8}
 
 _CACHES = ("key_cache.", "value_cache.")
 _STATE_TABLE = re.compile(r"\w+_state_table\.\d+")
-_OF_STATES = {  # the names that the transformation gives what tells states apart -> those of `StepInputs`
+_OF_STATES = {  # the transformation's names of inputs for states -> those of `StepInputs`
     "la.block_indices": "state_blocks",
     "la.block_indices_begins": "state_blocks_begins",
     "la.cache_interval": "state_interval",
@@ -291,7 +291,7 @@ def _gather_rows(graph: Any) -> None:
     logits.set_names(set())
     flat.output(0).set_names(names | {"logits"})
     result.input(0).replace_source_output(flat.output(0))
-    for other in graph.get_results()[1:]:  # hidden states, say, which nobody reads
+    for other in graph.get_results()[1:]:  # hidden states, say, which are not read
         graph.remove_result(other)
 
 

@@ -24,7 +24,7 @@ from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.hd_tiles import PLACEHOLDER, ROWS, SIDE, TILE, HdPictures
 from dragoman.models.vision.tiles import PIXELS, folded
 
-_FOLD = 2  # patches of a side that become one embedding's side
+_FOLD = 2  # patches along one side of an embedding
 
 
 class Phi3Vision:

@@ -40,7 +40,7 @@ _STORED: Mapping[str, WeightType] = {
     "u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8", "f16": "f16", "bf16": "bf16", "f32": "f32",
 }  # fmt: skip
 _BLIND = "pictures are refused: the exported graphs that see do not run here"
-_SEEING = ("phi3_v",)  # the model types whose graphs that see do; a file may hold what has no hash
+_SEEING = ("phi3_v",)  # model types whose vision graphs run here; a file may hold values without a hash
 _ROUTING = "TopK"  # chooses a token's experts
 _PACKED = ("u4", "i4", "u8", "i8")
 
@@ -141,7 +141,7 @@ def _with_hints(options: ModelOptions, graph: Any) -> ModelOptions:
     """The options, with the export's type of caches where they leave it open; its f16 is our default half precision."""
     try:
         hint = graph.get_rt_info(["runtime_options", "KV_CACHE_PRECISION"]).astype(str)
-    except RuntimeError:  # there is none
+    except RuntimeError:  # the export has none
         return options
     return replace(options, kv_type="u8") if options.kv_type == "auto" and hint == "u8" else options
 

@@ -34,8 +34,8 @@ from dragoman.types import PooledText
 
 Array = npt.NDArray[Any]
 
-_HIDDEN = np.float32(-1e30)  # of a score: its exponential is 0, and no row is all hidden
-_CHUNK = 64  # queries of a window's chunk: with fewer the keys beside them weigh more, with more most are masked
+_HIDDEN = np.float32(-1e30)  # a hidden score: its exponential is 0, and no row is all hidden
+_CHUNK = 64  # queries of a window's chunk: fewer repeat more keys, more have most masked
 
 
 def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> dict[str, Array]:
@@ -43,7 +43,7 @@ def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> d
     seen = np.array([text.num_seen or len(text.token_ids) for text in texts], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     longest, total = int(lengths.max()), int(lengths.sum())
-    within = np.arange(total) - np.repeat(starts, lengths)  # of each token, its position in its text
+    within = np.arange(total) - np.repeat(starts, lengths)  # each token's position in its text
     columns = np.arange(longest)
     is_there = columns < lengths[:, None]
     inputs: dict[str, Array] = {
@@ -90,7 +90,7 @@ def _windows(lengths: Array, seen: Array, starts: Array, reach: int) -> dict[str
     ends, begins = lengths[owners][:, None], starts[owners][:, None]
     has_key = (keys >= 0) & (keys < seen[owners][:, None])
     distance = np.abs(queries[:, :, None] - keys[:, None, :])
-    # a query behind the text's end sees something, whatever it is: nobody reads it
+    # a query behind the text's end must see something; its result is not read
     sees = (has_key[:, None, :] & (distance <= reach)) | (queries >= ends)[:, :, None]
     within = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
     first_chunks = np.repeat((np.cumsum(counts) - counts) * _CHUNK, lengths)
@@ -106,7 +106,7 @@ Vectors = npt.NDArray[np.float32]
 
 WORD_WEIGHTS = np.dtype([("index", "<i4"), ("value", "<f4")])
 """A word of the vocabulary and its weight."""
-_LOGITS = 1 << 23  # of words, at once: 32 MB
+_LOGITS = 1 << 23  # logits of words at once: 32 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class LoadedPooler:
             return hidden.copy()
         if recipe.kind == "tokens":
             made = hidden.copy()
-        elif self._kept != "all":  # what is pooled stands at one end
+        elif self._kept != "all":  # the pooled row stands at one end
             made = hidden[0 if self._kept == "first" else -1].copy()[None]
         else:
             made = pooled(hidden, recipe.pooling, 0 if recipe.includes_prompt else text.num_prompt_tokens)[None]

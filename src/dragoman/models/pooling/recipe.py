@@ -53,7 +53,7 @@ _PROBLEMS = {
     "multi_label_classification": "sigmoid",
     "regression": "identity",
 }
-_FIRST_TOKEN = ("bge", "gte", "arctic", "mxbai")  # of the models that were published without modules.json, these
+_FIRST_TOKEN = ("bge", "gte", "arctic", "mxbai")  # of models published without modules.json
 
 _MODES: Mapping[str, PoolingMode] = {
     "cls": "cls",
@@ -63,7 +63,7 @@ _MODES: Mapping[str, PoolingMode] = {
     "weightedmean": "weightedmean",
     "lasttoken": "last",
 }
-_LEGACY_MODES = {  # in the order in which several stand side by side
+_LEGACY_MODES = {  # in the order of several vectors side by side
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -91,7 +91,7 @@ def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
         return "embed" if task == "embed" else "score"
     parts = parts_of(architecture)
     if parts is None:
-        return "generate"  # or nothing that is known: the generating engine tells
+        return "generate"  # or unknown: the generating engine says so
     kinds = _module_kinds(model_dir)
     if kinds:
         is_scorer = "LogitScore" in kinds or (parts[1] == SCORER and "Pooling" not in kinds)

@@ -36,7 +36,7 @@ def warn_not_kept(target: Path, error: Exception | str) -> None:
 
 
 def note_use(kept: Path) -> None:
-    with suppress(OSError):  # of a read-only directory, from which nothing is removed either
+    with suppress(OSError):  # in a read-only directory, where nothing is removed either
         os.utime(kept)
 
 

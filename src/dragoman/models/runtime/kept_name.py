@@ -31,7 +31,7 @@ def kept_name(
     code = own_code()
     if code is None:
         return None
-    is_graph = profile.kernels != "own"  # else packed weights, which are the same whatever runs them
+    is_graph = profile.kernels != "own"  # otherwise packed weights, which all runtimes share
     how = [properties, asdict(profile)] if is_graph else [asdict(profile.weights)]
     wanted = [str(model_dir.resolve()), *how, part]
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]

@@ -40,7 +40,7 @@ def bound_arenas() -> None:
     if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     limit = c_function("mallopt", ctypes.c_int, ctypes.c_int)
-    if limit is not None and c_function("gnu_get_libc_version") is not None:  # others number their options otherwise
+    if limit is not None and c_function("gnu_get_libc_version") is not None:  # others number options differently
         limit(_M_ARENA_MAX, _NUM_ARENAS)
 
 
@@ -53,6 +53,6 @@ def return_freed_memory() -> None:
 
 def give_back() -> None:
     """Give back the memory of a model that was let go. Stops all threads for some 20 milliseconds: not for event loops."""
-    gc.unfreeze()  # what was there when the server was ready, the first models among it
+    gc.unfreeze()  # objects from before the server was ready, as the first models
     gc.collect()
     return_freed_memory()

@@ -18,7 +18,7 @@ import xxhash
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-PART_BYTES = 16 << 20  # what describes a graph is smaller, and lies within the last part
+PART_BYTES = 16 << 20  # a graph's description is smaller, and lies within the last part
 _DIGEST_BYTES = 8
 _MARK = b"\ndragoman seal 1\n"
 _NUM_WORKERS = min(4, os.cpu_count() or 1)  # a few read as fast as the memory can be read

@@ -23,7 +23,7 @@ from dragoman.models.sources.layout import (
 )
 
 _BITS = 4
-_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word each of eight rows is
+_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # the place of each of eight rows in a word
 _MIDDLE = 8  # the zero of values without zero points
 _WORDS, _SCALES, _ZEROS = ".qweight", ".scales", ".qzeros"
 
@@ -42,7 +42,7 @@ class Awq:
             raise config.error("backend", '"autoawq"')
         self._group_size = group_size(config)
         self._needs_zeros = config.flag("zero_point", True)
-        config.skip("sym")  # as zero_point
+        config.skip("sym")  # follows from zero_point
         refuse_other_keys(config)
 
     def find(self, headers: Headers) -> dict[str, Quantised]:

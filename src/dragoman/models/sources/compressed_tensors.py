@@ -50,7 +50,7 @@ class Scheme:
         self.group_size = config.count("group_size") if self.strategy == "group" else -1
         self.block = block_size(config, "block_structure") if self.strategy == "block" else None
         config.expect(dynamic=False)
-        # told by tensors; about how scales were found
+        # tensors tell it; or about the search for scales
         config.skip(
             "group_size", "actorder", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"
         )
@@ -58,7 +58,7 @@ class Scheme:
 
 
 class CompressedTensors:
-    # How activations are rounded elsewhere, and how keys and values are.
+    # Scales for activations, keys and values, which only other libraries round.
     unread = (r"\.(input|output|[qkv]|prob)_(scale|zero_point)$", r"\.weight_shape$")
 
     def __init__(self, config: Config) -> None:
@@ -69,7 +69,7 @@ class CompressedTensors:
             raise config.error("sparsity_config", 'one of format "dense"')
         if transform is not None and transform.value("config_groups"):
             raise config.error("transform_config", "one without config_groups")
-        # keys and values are stored in a precision of our own; which matrices are packed is told by their tensors
+        # keys and values have a precision of our own; tensors tell which matrices are packed
         config.skip("kv_cache_scheme", "global_compression_ratio", "ignore", "version", "run_compressed", "dequantize")
         groups = config.part("config_groups")
         self._schemes = [] if groups is None else [_read_group(groups, key) for key in config.value("config_groups")]
@@ -125,7 +125,7 @@ def _read_group(groups: Config, key: str) -> tuple[Sequence[str], Scheme]:
         raise group.error("targets", "a list of names")
     if "format" in group:
         group.choice("format", _ALL_FORMATS)
-    group.skip("input_activations", "output_activations")  # which kernels here round in their own way
+    group.skip("input_activations", "output_activations")  # kernels here round activations in their own way
     group.refuse_unread()
     return targets, Scheme(weights)
 

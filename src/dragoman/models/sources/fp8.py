@@ -18,7 +18,7 @@ from dragoman.models.sources.layout import FLOATS, Headers, Quantised, Tensors, 
 
 FP8_TYPES = ("F8_E4M3", "F8_E5M2")
 _SCALE_TYPES = (*FLOATS, "F8_E8M0")
-_SCALES = ("_scale_inv", "_scale")  # behind the name of a matrix; both multiply
+_SCALES = ("_scale_inv", "_scale")  # endings of a matrix' scales; both multiply
 
 _CODES = np.arange(256, dtype=np.uint8)
 _VALUES = {
@@ -108,14 +108,14 @@ class Fp8:
     """The layouts of DeepSeek, Qwen, Mistral and vLLM (quant_method fp8), and of Llama (fbgemm_fp8)."""
 
     label = "fp8"
-    # How activations are rounded elsewhere, and how keys and values are.
+    # Scales for activations, keys and values, which only other libraries round.
     unread = (r"\.(input_scale|activation_scale|input_scale_ub|output_scale|[qkv]_scale|prob_scale)$",)
 
     def __init__(self, config: Config) -> None:
         self._block = block_size(config, "weight_block_size") if "weight_block_size" in config else None
         config.skip(
             "activation_scale_ub", "fmt", "scale_fmt", "kv_cache_scheme", "kv_cache_quant_method"
-        )  # told by types
+        )  # the tensors' types tell it
         refuse_other_keys(config)
 
     def find(self, headers: Headers) -> dict[str, Quantised]:

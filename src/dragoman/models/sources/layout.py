@@ -14,9 +14,9 @@ from dragoman.models.sources.base import Array, StoredTensor
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 
-_SCALE_BYTES = 2  # as a graph holds them
+_SCALE_BYTES = 2  # as a graph holds a scale
 
-# About how a checkpoint was made, or how other libraries run it.
+# Keys about the making of a checkpoint, or about other libraries.
 _OF_MAKING = """
     act_group_aware activation_scheme amp autoround_version backend batch_size block_name_to_quantize cache_block_outputs
     calibration damp_auto_increment damp_percent data_type dataset dequantize desc_act disable_exllama do_fuse
@@ -26,7 +26,7 @@ _OF_MAKING = """
     modules_to_fuse mse not_use_best_mse nsamples pad_token_id provider quantizer rotation sampler scale_dtype seqlen
     static_groups super_bits super_group_size tokenizer train_bs true_sequential use_cuda_fp16 use_exllama
 """
-# Which matrices are packed, and how, is told by their tensors.
+# Keys that tensors repeat: which matrices are packed, and how.
 _OF_WHICH = """
     dynamic extra_config ignored_layers lm_head modules_to_convert modules_to_not_convert quant_lm_head to_quant_block_names
 """

@@ -22,7 +22,7 @@ _BLOCKS, _SCALES = "_blocks", "_scales"  # behind the name of a stack of matrice
 
 _CODES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 _VALUES = np.concatenate([_CODES, -_CODES])  # the highest of four bits is the sign
-_PAIRS = np.stack([np.tile(_VALUES, 16), np.repeat(_VALUES, 16)], axis=1)  # of each byte: the low half is the first
+_PAIRS = np.stack([np.tile(_VALUES, 16), np.repeat(_VALUES, 16)], axis=1)  # each byte's values, low half first
 _TWICE = (2 * _PAIRS).astype(np.int8)
 _BIAS = 127
 _LARGEST_SCALE = 252  # above it 6 times the power of two overflows f32, and 255 is NaN

@@ -31,7 +31,7 @@ _LAYOUTS: dict[str, Any] = {
     "fbgemm_fp8": Fp8,
     "fp8": Fp8,
     "gptq": Gptq,
-    "sparseml": CompressedTensors,  # its name when it was made
+    "sparseml": CompressedTensors,  # its first name
 }
 QUANTISATION_KEYS = ("quantization_config", "compression_config")
 """The keys of config.json, or of its part about text, that describe it."""
@@ -45,7 +45,7 @@ _REFUSED = {
     "nvfp4": f"its 4-bit floats have no kernels on processors; {_ITSELF}",
 }
 
-# Files beside config.json in which the tools that came first describe what they have written.
+# Files beside config.json in which the first tools describe their checkpoints.
 _OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
@@ -79,14 +79,14 @@ def _described(raw_config: Mapping[str, Any]) -> Config | None:
     found = [part for place in places for key in QUANTISATION_KEYS if (part := place.part(key)) is not None]
     if not found:
         return None
-    inner = found[0].part("quantization_config")  # of compression_config
+    inner = found[0].part("quantization_config")  # part of compression_config
     return found[0] if inner is None else inner
 
 
 def _layout(described: Config, of_family: tuple[str, ...], mxfp4: Mxfp4 | None = None) -> Layout:
     method = str(described.value("quant_method", _unnamed(described))).lower()
     if method in of_family:
-        described.skip("modules_to_not_convert")  # which tensors are packed is told by their names
+        described.skip("modules_to_not_convert")  # names tell which tensors are packed
         described.refuse_unread()
         return mxfp4 or Mxfp4(keeps=False)
     if method in _AUTO_ROUND:

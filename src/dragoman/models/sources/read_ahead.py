@@ -19,7 +19,7 @@ def read_ahead(paths: Sequence[Path]) -> None:
         is_small = sum(path.stat().st_size for path in paths) < free_bytes // 2
     except (OSError, ValueError):
         return
-    if is_small:  # else the kernel would drop the first pages for the last before anybody has read them
+    if is_small:  # otherwise the kernel would drop the first pages, unread, for the last
         threading.Thread(target=_advise, args=(paths,), name="read-ahead", daemon=True).start()
 
 

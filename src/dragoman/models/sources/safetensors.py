@@ -28,15 +28,15 @@ from dragoman.panics import CATCH_PANICS, Panicked
 _SINGLE_FILE = "model.safetensors"
 _LFS_BEGINNING = b"version https://git-lfs"
 _LFS_HELP = "it is only git-lfs's note of where the weights are; `git lfs pull` in its directory brings them"
-_LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
+_LENGTH_BYTES = 8  # bytes of the number that a file begins with: its header's length
 # Once it is read, a header takes up to 15 times its bytes. So it must be a small part of its file, or describe at most some
 # ten thousand tensors. Headers of models take a thousandth of their files.
 _LARGE_HEADER, _HEADER_SHARE = 1 << 20, 16
 
-# The names of element types in a file, of those that models are stored in.
+# Names of the element types of models in files.
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8}
 
-# Those that quantised matrices, and what belongs to them, are stored in besides.
+# Further types, of quantised matrices and their parts.
 _OTHER_DTYPES = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,

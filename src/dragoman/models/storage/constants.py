@@ -125,7 +125,7 @@ def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:
-        with np.errstate(over="ignore"):  # looked for
+        with np.errstate(over="ignore"):  # checked below
             stored.rows[part] = table[part]
         return fits_f16(stored.rows[part])
 
@@ -140,7 +140,7 @@ class _Filled:
     def __init__(self, element_type: ov.Type, shape: tuple[int, ...]) -> None:
         tensor = ov.Tensor(element_type, ov.Shape(shape))
         values: Array = tensor.data
-        if element_type == ov.Type.bf16:  # which the runtime hands out as f16
+        if element_type == ov.Type.bf16:  # the runtime hands it out as f16
             values = values.view(ml_dtypes.bfloat16)
         num_rows = math.prod(shape[:-1])
         self.rows = values.reshape(num_rows, -1) if values.size % num_rows == 0 else values
@@ -174,7 +174,7 @@ def _packed(weight: PackedMatrix, parts: RowParts) -> Node:
 
 def half_scales(weight: PackedMatrix) -> Array:
     """A matrix' scales as f16. Raises: ModelError if they do not fit."""
-    with np.errstate(over="ignore"):  # looked for
+    with np.errstate(over="ignore"):  # checked below
         scales = np.asarray(weight.scales).astype(np.float16)
     if not fits_f16(scales):
         shape = list(weight.shape)
@@ -201,7 +201,7 @@ def _uncompressed(weight: StoredTensor, storage: WeightStorage) -> Node:
     stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[stored_type], weight.shape)
 
     def fill(rows: Array, where: slice) -> None:
-        with np.errstate(over="ignore"):  # looked for
+        with np.errstate(over="ignore"):  # checked below
             stored.rows[where] = rows
         if stored_type == "f16" and not fits_f16(stored.rows[where]):
             raise ValueError("it holds numbers that are not finite, or too large for f16")

@@ -17,11 +17,11 @@ from dragoman.models.storage.quantize import SMALLEST_SCALE, copy_as_f32, f16_sc
 Array: TypeAlias = np.ndarray[Any, Any]
 
 INT4_GROUP_SIZE = 128  # input columns that share a scale; the kernels' dynamic quantisation uses the same group
-# Of kernels of our own: with a scale for each output a released checkpoint lost a half more, and more than Q8_0 does.
+# Of our kernels: with one scale for each output a released checkpoint lost half as much again, more than with Q8_0.
 INT8_GROUP_SIZE = 128
 
 _BLOCK_SIZE = 262_144  # values that are searched at once: with what is computed of them they stay in the caches
-_PART = 0.92  # of a group's range that the integers span; trying others too gains less than a hundredth
+_PART = 0.92  # part of a group's range that the integers span; trying more gains less than a hundredth
 
 
 class Grouped(NamedTuple):
@@ -91,7 +91,7 @@ def _best(
         along = np.einsum("rgc,rgc->rg", integers, weighed)[:, :, None]
         squares = np.einsum("rgc,rgc->rg", integers, integers if counts is None else integers * counts)[:, :, None]
         fitted = along / np.maximum(squares, np.finfo(np.float32).tiny)
-        # what the fit takes from the sum of squares: the more, the less error is left
+        # the fit's share of the sum of squares: the more, the less error is left
         gain = along * fitted
         is_better = (gain > gains) & (fitted >= SMALLEST_SCALE)
         for kept, tried in ((best, fitted), (zeros, zero_points), (gains, gain)):

@@ -159,7 +159,7 @@ def _fill(source: _Source, space: Array, part: slice) -> None:
         rows = source.read(part)
         source.write(rows, source.layout, part.start, space)
         if isinstance(rows, np.ndarray) and is_mapped(rows):
-            forget_pages(rows)  # those of the checkpoint, which would count as memory of this process beside its own
+            forget_pages(rows)  # the checkpoint's pages, which would count as memory of this process
     except ValueError as error:
         shown = [source.layout.outputs, source.layout.columns]
         raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
@@ -179,7 +179,7 @@ def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
 
 
 def _write_floats(rows: Array, layout: Layout, first: int, out: Array) -> None:
-    with np.errstate(over="ignore"):  # looked for
+    with np.errstate(over="ignore"):  # checked below
         floats = rows.astype(FLOATS[layout.format], copy=False)
     if layout.format == "f16" and not fits_f16(floats):
         raise ValueError("it holds numbers that are not finite, or too large for f16")

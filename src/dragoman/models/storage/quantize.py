@@ -45,7 +45,7 @@ def fits_f16(half: Array) -> bool:
 
 
 def f16_scales(scales: Array) -> Array:
-    with np.errstate(over="ignore"):  # looked for
+    with np.errstate(over="ignore"):  # checked below
         stored = scales.astype(np.float16)
     if not np.isfinite(stored).all():
         raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")

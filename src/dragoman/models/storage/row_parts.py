@@ -31,7 +31,7 @@ class RowParts:
         self._num_workers = num_workers or os.cpu_count() or 1
         self._progress = progress
         self._num_done = 0
-        self._lock = threading.Lock()  # guards it
+        self._lock = threading.Lock()  # guards `_num_done`
         self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="weights")
         self._pending: list[Future[Any]] = []
 

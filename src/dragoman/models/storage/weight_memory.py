@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.kernels.memory import Memory, of_process
 
-_LEAST_SLAB_BYTES = 64 << 20  # that matrices share, so that huge pages are full: a slab wastes one of them
+_LEAST_SLAB_BYTES = 64 << 20  # shared by matrices, so that huge pages are full: a slab wastes one of them
 _MOST_SLAB_BYTES = 1 << 30
 _LINE = 64  # bytes of a cache line, at which kernels read
 
@@ -31,7 +31,7 @@ class WeightMemory:
         if size >= _LEAST_SLAB_BYTES:
             return of_process(size).part(0, num_bytes)
         if self._slab is None or self._used + size > len(self._slab.data):
-            # as much again as there is: what nobody writes to takes no memory, but counts where that is limited
+            # as much again as there is: unwritten memory takes none, but counts where memory is limited
             slab_bytes = min(max(self._total, _LEAST_SLAB_BYTES), _MOST_SLAB_BYTES)
             self._slab, self._used = of_process(slab_bytes), 0
         begin = self._used

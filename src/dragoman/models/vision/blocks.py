@@ -88,7 +88,7 @@ def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None 
 
     Shapes: [N, P, heads * size], three times -> [N, P, heads * size].
     """
-    # 0: as long as it is there
+    # 0 = the input's own length
     shape = integers(0, 0, num_heads, width(q) // num_heads)
     heads = [transpose(ops.reshape(x, shape, special_zero=True).output(0), 0, 2, 1, 3) for x in (q, k, v)]
     masks = [] if mask is None else [mask]

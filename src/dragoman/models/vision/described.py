@@ -58,7 +58,7 @@ IMAGES, BOTH = "preprocessor_config.json", "processor_config.json"
 NOT_DESCRIBED = f"there is no {IMAGES}, which says how pictures are prepared"
 NO_DESCRIPTION = f"pictures are refused: {NOT_DESCRIBED}"
 
-# Of processor_config.json: parts for other things than pictures, and what the tokenizer's files say as well.
+# Keys of processor_config.json that are not for pictures, or repeat the tokenizer's files.
 _NOT_FOR_PICTURES = frozenset(
     ("auto_map", "chat_template", "feature_extractor", "processor_class", "tokenizer", "video_processor")
 )
@@ -81,7 +81,7 @@ def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) ->
     if not isinstance(nested, dict):
         raise ModelError(f"{both} image_processor is no object, allowed: an object")
     if images.exists() or not (nested or _describes_itself(model_dir)):
-        nested = {**nested, **read_json(images)}  # which names the file that is missing
+        nested = {**nested, **read_json(images)}  # it names the missing file in its error
     known = {key: value for key, value in beside.items() if key not in _NOT_FOR_PICTURES}
     return Config({**known, **nested, **(changes or {})}, BOTH if both.exists() and not images.exists() else IMAGES)
 

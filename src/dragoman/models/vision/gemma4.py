@@ -33,7 +33,7 @@ from dragoman.types import Detail, Picture
 _COLUMNS, _ROWS, _SQUARES = "columns", "rows", "squares"
 _COUNTS = (70, 140, 280, 560, 1120)  # embeddings that a picture may have at most, as the reference allows
 
-# What a vision_config leaves out where it is what transformers assumes.
+# transformers' defaults, which a vision_config may leave out.
 _ASSUMED = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -56,7 +56,7 @@ class Gemma4(VisionFamily):
         self.hidden_size = hidden_size
         text = config.part("text_config")
         sees_later = text is not None and text.value("use_bidirectional_attention") == "vision"
-        # placeholders see each other within windows, which is the same as in whole pictures that are no longer than these
+        # placeholders see each other within windows: the same for pictures that are no longer than these
         self.longest = text.count("sliding_window", 512) if text is not None and sees_later else None
         placeholder_id = config.count("image_token_id", 258_880, least=0)
         pad_id = 0 if text is None else text.count("pad_token_id", 0, least=0)
@@ -77,7 +77,7 @@ class Gemma4(VisionFamily):
         self.cut = Cut(vision.count("patch_size"), 1, vision.count("pooling_kernel_size"))
         self.num_places = vision.count("position_embedding_size")
         self.is_clipped, self.is_standardized = vision.flag("use_clipped_linears"), vision.flag("standardize")
-        vision.skip("default_output_length", "global_head_dim", "max_position_embeddings")  # of no effect
+        vision.skip("default_output_length", "global_head_dim", "max_position_embeddings")  # without effect
         theta = axial_base(vision, 100.0)
         half = self.head_size // 2
         self.rule = RotaryRule(tuple(theta ** (-2 * i / half) for i in range(half // 2)))
@@ -127,7 +127,7 @@ class Gemma4(VisionFamily):
             reshape(self._linear(x, part.at(f"{name}_proj"), self.num_heads * size), -1, self.num_heads, 1, size)
             for name in "qkv"
         ]
-        # what attention divides scores by is in the queries' norm
+        # the divisor of scores is in the queries' norm
         norms = [part.at("q_norm").vector(size) * np.float32(size**0.5), part.at("k_norm").vector(size)]
         q, k, v = (
             rms_normalized(head, norm, self.epsilon)

@@ -34,7 +34,7 @@ from dragoman.types import Detail, Picture
 
 _LARGEST_SIDE = 4096
 
-# What a vision_config leaves out where it is what transformers assumes.
+# transformers' defaults, which a vision_config may leave out.
 _ASSUMED: dict[str, Any] = {
     "hidden_size": 1152,
     "intermediate_size": 3072,
@@ -54,7 +54,7 @@ class Idefics3(VisionFamily):
         self.hidden_size = hidden_size
         self.facts = PictureFacts(config.count("image_token_id", least=0))
         part = vision_part(config)
-        # of the training's class, which the reference's tower does not read
+        # keys for training, which the reference's tower does not read
         part.skip("max_image_size", "size", "tie_word_embeddings", "use_base_siglip")
         self.transformer = read_sizes(part, SIGLIP, _ASSUMED)
         self.factor = config.count("scale_factor", 2)
@@ -93,7 +93,7 @@ class Idefics3Processor:
         self.num_embeddings = described.count("image_seq_len", num_embeddings)
         if self.num_embeddings != num_embeddings:
             raise described.error("image_seq_len", f"{num_embeddings}, as config.json says")
-        # do_pad: to the size of the largest tile, which all have. video_sampling: of videos, which nobody brings.
+        # do_pad: all tiles have the largest one's size. video_sampling: videos are refused.
         described.skip("do_pad", "video_sampling")
         self.marker = read_text(described, "image_token", "<image>")
         self.around = read_text(described, "fake_image_token", "<fake_token_around_image>")

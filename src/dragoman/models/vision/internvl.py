@@ -83,7 +83,7 @@ class InternVision:
         if not self.side:
             raise config.error("image_size", f"at least patch_size, {self.patch_size}")
         config.expect(num_channels=3)
-        # of training: how learned vectors began, what was dropped or masked
+        # keys for training: first values, dropouts and masks
         config.skip("layer_scale_init_value", "initializer_factor", "dropout", "projection_dropout", "drop_path_rate")
         config.skip("use_mask_token")
         config.refuse_unread()
@@ -228,10 +228,10 @@ def read_side(config: Config, key: str, default: int) -> int:
     return int(height)
 
 
-# Of ImageNet, whatever processor a checkpoint's file is for.
+# ImageNet's, whatever a checkpoint's file says.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# What a vision_config leaves out where it is what the layout's code assumes: the tower of 6 billion parameters.
+# The layout's defaults, which a vision_config may leave out: the tower of 6 billion parameters.
 _ASSUMED: dict[str, Any] = {
     "hidden_size": 3200,
     "num_hidden_layers": 48,
@@ -243,7 +243,7 @@ _ASSUMED: dict[str, Any] = {
 }
 _ALIASES = {"qkv_bias": "attention_bias", "qk_normalization": "use_qk_norm"}
 
-# Of training, and of experts that no tower has got (use_moe).
+# Keys for training, and for experts (use_moe), which no tower has.
 _HARMLESS = """
     capacity_factor eval_capacity_factor laux_allreduce moe_coeff_ratio moe_intermediate_size moe_output_scale
     noisy_gate_policy num_experts num_routed_experts num_shared_experts shared_expert_intermediate_size use_fa3
@@ -291,7 +291,7 @@ class InternVLChat(InternVL):
         size = self.vision.image_size
         if config.value("force_image_size") and read_side(config, "force_image_size", size) != size:
             raise config.error("force_image_size", f"{size}, as vision_config image_size")
-        config.choice("ps_version", ("v2",), "v1")  # which turns tiles over
+        config.choice("ps_version", ("v2",), "v1")  # "v1" transposes tiles
         config.expect(select_layer=-1, pad2square=False, use_backbone_lora=0, use_llm_lora=0)
         self.factor = read_factor(config, self.vision.side)
         self.num_embeddings = (self.vision.side // self.factor) ** 2

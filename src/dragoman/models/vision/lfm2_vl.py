@@ -32,7 +32,7 @@ from dragoman.types import Detail, Picture
 _SHARES, _SQUARES = "shares", "squares"
 _PROJECTOR_EPSILON = 1e-5  # no file says it
 
-# What a vision_config leaves out where it is what transformers assumes.
+# transformers' defaults, which a vision_config may leave out.
 _ASSUMED = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -58,7 +58,7 @@ class Lfm2Vl(VisionFamily):
         vision = vision_part(config)
         vision.assume(model_type="siglip2_vision_model", **_ASSUMED)
         vision.choice("model_type", ("siglip2_vision_model",))
-        vision.skip("vision_use_head")  # a vector for the whole picture, which nobody needs here
+        vision.skip("vision_use_head")  # a vector for the whole picture, not needed here
         self.cut = Cut(vision.count("patch_size"), 1, config.count("downsample_factor", 2))
         self.side = math.isqrt(vision.count("num_patches"))
         if self.side**2 != vision.count("num_patches"):
@@ -107,7 +107,7 @@ class Lfm2VlPictures:
         described.expect(do_resize=True, do_pad=True, do_center_crop=False)
         described.assume(downsample_factor=2, encoder_patch_size=16)
         described.expect(downsample_factor=cut.merge, encoder_patch_size=cut.patch)
-        # padding, which is not needed here, and what the reference does not read
+        # padding, not needed here, and keys that the reference does not read
         described.skip("size", "crop_size", "default_to_square", "max_num_patches", "return_row_col_info")
         self._cut, self._side = cut, side
         self._values = pixels.read_values(described, pixels.HALVES, pixels.HALVES)

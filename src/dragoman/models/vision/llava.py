@@ -32,7 +32,7 @@ from dragoman.types import Detail, Picture
 
 PIXELS = "pixel_values"
 
-# The towers that configs mean by having no vision_config.
+# The tower of configs without a vision_config.
 _LARGE_CLIP = {
     "hidden_size": 1024,
     "intermediate_size": 4096,

@@ -156,7 +156,7 @@ class LlavaNext(Llava):
     )
     kind: ClassVar[str] = "LlavaNext"
     is_reduced: ClassVar[bool] = False  # larger layouts are made smaller
-    is_cropped: ClassVar[bool] = True  # of every tile the middle is cut out, as CLIP's processor does it
+    is_cropped: ClassVar[bool] = True  # the middle of every tile is cut out, as by CLIP's processor
 
     def __init__(self, config: Config, hidden_size: int) -> None:
         super().__init__(config, hidden_size)
@@ -180,7 +180,7 @@ class LlavaNext(Llava):
         side = whole.shortest or min(whole.height, whole.width)
         if "image_grid_pinpoints" in described and self._read_grids(described) != self.grids:
             raise described.error("image_grid_pinpoints", "what config.json has")
-        described.skip("do_pad")  # of batches
+        described.skip("do_pad")  # about batches
         described.expect(num_image_tokens=self.num_rows, aspect_ratio_setting="anyres")
         placeholder = self.read_placeholder(described)
         color = self.read_background(described)

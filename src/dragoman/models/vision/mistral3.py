@@ -34,7 +34,7 @@ from dragoman.types import Detail, Picture
 _EPSILON = 1e-5  # of the tower's norms; no file says it
 _LOW_SIDE = 512  # what OpenAI's API reference says of detail "low"
 
-# What a vision_config leaves out where it is what transformers assumes.
+# transformers' defaults, which a vision_config may leave out.
 _ASSUMED = {
     "hidden_size": 1024,
     "intermediate_size": 4096,
@@ -53,7 +53,7 @@ class Mistral3(VisionFamily):
         self.has_bias = config.flag("multimodal_projector_bias")
         self.activation = config.choice("projector_hidden_act", ACTIVATIONS, "gelu")
         text = config.part("text_config")
-        # of the projector's norm, though it is the decoder's
+        # the decoder's key holds for the projector's norm, too
         self.epsilon = 1e-6 if text is None else text.positive("rms_norm_eps", 1e-5)
         vision = vision_part(config)
         vision.assume(model_type="pixtral", **_ASSUMED)
@@ -73,7 +73,7 @@ class Mistral3(VisionFamily):
         vision.expect(head_dim=self.head_size)
         self.inner_size = vision.count("intermediate_size")
         self.inner_activation = vision.choice("hidden_act", ACTIVATIONS)
-        vision.count("image_size", 1024)  # of no effect: nothing of the tower has an end
+        vision.count("image_size", 1024)  # without effect: the tower has no largest size
         theta = axial_base(vision, vision.positive("rope_theta", 10_000.0))
         inverse = [theta ** (-2 * i / self.head_size) for i in range(self.head_size // 2)]
         quarter = self.head_size // 4
@@ -147,7 +147,7 @@ class PixtralPictures:
         pixels.read_kind(described, ("Pixtral",))
         described.expect(do_resize=True, do_center_crop=False, spatial_merge_size=cut.merge)
         described.skip("crop_size", "do_pad", "default_to_square")  # pad: to the largest of several pictures
-        # both its files say it, and the reference's processor takes squares of that size instead
+        # both files say it; the reference's processor takes squares of that size instead
         patch = pixels.read_size(described, "patch_size", cut.patch, is_square=True)
         if (patch.height, patch.width) != (cut.patch, cut.patch):
             raise described.error("patch_size", f"{cut.patch}, as config.json says")

@@ -20,7 +20,7 @@ HALVES = (0.5, 0.5, 0.5)
 _MOST_PIXELS = 1 << 27
 """The pixels of an enlarged picture: 400 MB. Only a strip of a few pixels becomes as large."""
 
-# Of fast processors: where they compute. Pictures are in colour already, and channels come first in any case.
+# Keys of fast processors. Pictures are in colour already, and channels come first in any case.
 _HARMLESS = """
     _processor_class _valid_processor_keys auto_map chat_template device disable_grouping do_convert_rgb image_seq_length
     input_data_format num_additional_image_tokens processor_class return_tensors

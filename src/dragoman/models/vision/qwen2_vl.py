@@ -132,7 +132,7 @@ class Qwen2VL(QwenTower):
 class Qwen25VL(QwenTower):
     def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
         check_output(vision, "out_hidden_size", hidden_size)
-        vision.skip("tokens_per_second")  # of films
+        vision.skip("tokens_per_second")  # for films
         inner_size = vision.count("intermediate_size")
         facts = read_tower(vision, hidden_key="hidden_size", inner_size=inner_size, activation="silu")
         self._whole = layer_indexes(vision, "fullatt_block_indexes", facts.num_layers)

@@ -54,7 +54,7 @@ def vision_part(config: Config) -> Config:
 
 
 def read_tower(vision: Config, *, hidden_key: str, inner_size: int, activation: str) -> TowerFacts:
-    # in_chans and spatial_patch_size are older names, which files have beside the others
+    # in_chans and spatial_patch_size are older names; files have both
     vision.expect(in_channels=3, in_chans=3, spatial_patch_size=vision.count("patch_size"))
     cut = Cut(vision.count("patch_size"), vision.count("temporal_patch_size", 2), vision.count("spatial_merge_size", 2))
     hidden_size, num_heads = vision.count(hidden_key), vision.count("num_heads")
@@ -110,7 +110,7 @@ def window_tables(cut: Cut, rows: int, columns: int, side: int) -> dict[str, Arr
     places = np.empty(rows * columns, dtype=np.int64)
     flat = patches.reshape(-1)
     places[flat[flat >= 0]] = np.flatnonzero(flat >= 0)
-    # any patch may stand where there is none: nobody sees it
+    # any patch may stand in the place of none: it is masked
     mask = np.where(patches < 0, np.finfo(np.float32).min, 0).astype(np.float32)
     return {
         WINDOW_ROWS: np.maximum(patches, 0),

@@ -81,7 +81,7 @@ class QwenPictures:
             do_center_crop=False,
             do_pad=False,
         )
-        described.skip("default_to_square")  # of sizes that are one number
+        described.skip("default_to_square")  # for sizes that are one number
         self._cut, self._tables = cut, tables
         self._limits = _limits(described)
         self._resample = pixels.read_resample(described)
@@ -134,7 +134,7 @@ def fitted_size(width: int, height: int, side: int, fewest: int, most: int) -> t
 
 def _limits(described: Config) -> tuple[int, int]:
     """The fewest and the most pixels; older files have them beside `size`, or under these names in it."""
-    fewest, most = 56 * 56, 28 * 28 * 1280  # the reference's
+    fewest, most = 56 * 56, 28 * 28 * 1280  # the reference's defaults
     size = described.part("size")
     if size is not None:
         size.rename({"min_pixels": "shortest_edge", "max_pixels": "longest_edge"})

@@ -28,14 +28,14 @@ from dragoman.models.weights import Weights
 
 CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
 
-# What a vision_config leaves out where it is what transformers assumes.
+# transformers' defaults, which a vision_config may leave out.
 _ASSUMED: dict[str, dict[str, Any]] = {
     CLIP: {"image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
     SIGLIP: {"image_size": 224, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
 }
 _SIZES = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 
-# Of training, of the text's half, and of the vector for a whole picture, which nobody needs here.
+# Keys for training, for texts, and for the vector of a whole picture, not needed here.
 _HARMLESS = "dropout initializer_factor logit_scale_init_value projection_dim vision_use_head vocab_size"
 
 _OF_WHOLE_PICTURES = """

@@ -24,7 +24,7 @@ _BODIES = {"Gemma3Text": "Gemma3", _EURO: "Llama"}
 COLBERT = "HF_ColBERT"
 """ColBERT's own name of BERT with a product behind it."""
 _EUROS = ("mask_token_id", "classifier_pooling", "clf_pooling", "pretraining_tp")
-_WITHOUT_SCORES = ("JinaEmbeddingsV3", "MPNet")  # no reranker is one
+_WITHOUT_SCORES = ("JinaEmbeddingsV3", "MPNet")  # no reranker has these architectures
 _OURS = (
     "is_causal", "classifier_from_token", "is_original_qwen3_reranker", "sentence_transformers", "num_labels",
     "sbert_ce_default_activation_function", "function_to_apply",
@@ -45,7 +45,7 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
         if architecture.endswith(head):
             name = architecture.removesuffix(head)
             if name == _EURO and head in (SCORER, GENERATOR):
-                return None  # its head is another
+                return None  # its head differs
             name = _BODIES.get(name, name)
             return (name, head) if name in ENCODERS or f"{name}{GENERATOR}" in FAMILIES else None
     return None

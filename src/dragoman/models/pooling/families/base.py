@@ -35,7 +35,7 @@ class WordHead(NamedTuple):
     bias: str
     activation: str
     epsilon: float
-    has_bias: bool = True  # of each
+    has_bias: bool = True  # of the dense layer
     has_norm_bias: bool = True
     has_word_bias: bool = True
 

@@ -41,7 +41,7 @@ class Bert(TextFamily):
     """BERT. `offset`: of positions; the table has as many more rows."""
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "bert")
-    unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^linear\.weight$")  # ColBERT's, which is a Dense module
+    unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^linear\.weight$")  # ColBERT's is read as a Dense module
     names: ClassVar[LayerNames] = LayerNames()
     layers: ClassVar[str] = "encoder.layer"
     default_epsilon: ClassVar[float] = 1e-12
@@ -139,7 +139,7 @@ class DistilBert(Bert):
         return WordHead(*names, self.layer.activation, self.epsilon)
 
 
-_BUCKETS, _FARTHEST = 32, 128  # MPNet's, which its config.json does not say
+_BUCKETS, _FARTHEST = 32, 128  # MPNet's config.json does not say them
 
 
 class MPNet(Roberta):

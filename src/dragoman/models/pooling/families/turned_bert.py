@@ -257,7 +257,7 @@ class JinaTasks(Jina):
         )  # fmt: skip
         super().__init__(config, scores=scores)
         tasks = config.value("lora_adaptations")
-        assert isinstance(tasks, list)  # the recipe has looked
+        assert isinstance(tasks, list)  # the recipe has checked it
         rank = config.count("lora_rank")
         self.scale = config.positive("lora_alpha") / rank
         self.facts = replace(self.facts, num_tasks=len(tasks), task_rank=rank)

@@ -25,8 +25,8 @@ from dragoman.models.sources.gguf.stored import MappedFiles, stored_rows
 
 Read = Callable[[MappedFiles], Any]
 
-_RATES = "ssm_a"  # minus the exponential of what a checkpoint has
-_PLAIN_NORM = "ssm_norm"  # has no one added where others have, and lies in rows, one for each group of heads
+_RATES = "ssm_a"  # minus the exponential of the checkpoint's values
+_PLAIN_NORM = "ssm_norm"  # without the added one of other norms; a row for each group of heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Entry:
         return next(prod(self.shape) // count * size for name, count, size in TYPES.values() if name == self.type_name)
 
 
-@lru_cache(maxsize=4)  # a start asks for a model's several times
+@lru_cache(maxsize=4)  # a start asks for a model's entries several times
 def entries(model: GgufModel) -> Mapping[str, Entry]:
     """Every tensor by its name in a checkpoint, unknown ones by their own. Raises: ModelError."""
     naming = _Naming(model)
@@ -113,7 +113,7 @@ class _Naming:
         self._architecture: Architecture = find_architecture(model)
         self._joined = {part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts}
         self._num_layers, self._num_guessing = layer_counts(model)
-        self._orders: dict[tuple[str, int], Array] = {}  # which all layers share
+        self._orders: dict[tuple[str, int], Array] = {}  # shared by all layers
 
     def guesses(self, tensor: GgufTensor) -> bool:
         place, _ = place_of(tensor.name)

@@ -20,7 +20,7 @@ NUMBERS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtyp
 PACKED = {"Q8_0": 8, "Q4_0": 4}
 """The types that stay as they are in a graph, with their bits."""
 
-MXFP4 = "MXFP4"  # stays so too, as integers of 8 bits, where files are read so
+MXFP4 = "MXFP4"  # also stays packed, as integers of 8 bits, with `keeps_mxfp4`
 
 GGUF_FORMATS = {
     "Q4_0": "i4", "Q4_1": "i4m", "Q5_0": "i5", "Q5_1": "i5m", "Q8_0": "i8", "IQ4_NL": "iq4_nl", "MXFP4": "mxfp4",
