@@ -1,8 +1,9 @@
 // Divides a step's attention into tasks, which threads share. See attention.hpp.
 //
 // A task is one or several parts of the context, for one head of keys and some of the step's tokens: neighbours in a row, or single
-// tokens whose blocks are the same there. A tile of neighbours reads its whole context in one task if there are enough tiles for all
-// threads. Everything else reads one part in a task, and keeps what it read until all is joined in the order of parts.
+// tokens whose blocks are the same there. A tile of neighbours, or a token that shares no blocks, reads its whole context in one task if
+// there are enough of them for all threads. Everything else reads one part in a task, and keeps what it read until all is joined in
+// the order of parts.
 #include "attention.hpp"
 
 #include <algorithm>
@@ -23,8 +24,9 @@ constexpr int64_t kBlocks = kPartTokens / kSlots;  // of a part
 constexpr int64_t kTileRows = 64;                  // heads of queries times tokens of a tile
 constexpr int64_t kSharedRows = 128;               // of single tokens that read the same blocks
 constexpr int64_t kFewTasks = 32;                  // so few tiles may leave threads without work
-constexpr int64_t kSmall = 64 * 1024;              // numbers read, which are not worth threads
-constexpr int64_t kMostKept = 16 * 1024 * 1024;    // numbers that a thread keeps memory for
+constexpr int64_t kFewSingles = 16;    // tasks of equal size: a single token's whole context is no larger than one of them
+constexpr int64_t kSmall = 64 * 1024;  // numbers read, which are not worth threads
+constexpr int64_t kMostKept = 16 * 1024 * 1024;  // numbers that a thread keeps memory for
 
 // Those of the instruction set that products are computed with, and where that is AVX-512 what the processor has beside it.
 const AttentionKernels& used_kernels() {
@@ -101,7 +103,7 @@ public:
         }
         const bool is_divided = static_cast<int64_t>(tiles.size()) * how_.kv_heads < kFewTasks;
         for (const auto& [first, end] : tiles) add_tile(first, end, is_divided);
-        group_singles();
+        add_singles();
     }
 
 private:
@@ -146,26 +148,55 @@ private:
         for (int64_t part = begin_part; part < end_part; ++part) plan_.tasks.push_back({place, end - first, part, part + 1});
     }
 
-    // Single tokens that read the same blocks of a part read them together.
+    // Single tokens that read the same blocks of a part together.
     struct Group {
         int64_t part;
         std::vector<int32_t> tokens;
         int64_t longest;  // the token with most blocks of the part
     };
 
-    void group_singles() {
+    // Single tokens that read the same first block may read more together. The others read their whole context in one task, unless that
+    // is so much of all that threads would wait for it.
+    void add_singles() {
+        std::vector<std::vector<int64_t>> neighbours;
+        std::unordered_map<int64_t, size_t> found;
+        int64_t num_parts = 0;
+        for (int64_t index : singles_) {
+            const Token& token = plan_.tokens[index];
+            plan_.num_read += token.end - token.begin;
+            num_parts += token.end_part() - token.first_part();
+            const auto [place, is_new] = found.try_emplace(first_key(token, token.first_part()), neighbours.size());
+            if (is_new) neighbours.emplace_back();
+            neighbours[place->second].push_back(index);
+        }
+        for (const std::vector<int64_t>& tokens : neighbours) {
+            const Token& token = plan_.tokens[tokens[0]];
+            const int64_t parts = token.end_part() - token.first_part();
+            if (tokens.size() == 1 && parts * kFewSingles <= num_parts * how_.kv_heads) {
+                plan_.tasks.push_back({static_cast<int64_t>(plan_.order.size()), 1, token.first_part(), token.end_part()});
+                plan_.order.push_back(static_cast<int32_t>(tokens[0]));
+            } else {
+                add_parts(tokens);
+            }
+        }
+    }
+
+    // A part and the first block that a token reads there.
+    static int64_t first_key(const Token& token, int64_t part) {
+        return part << 32 | token.blocks[token.first_block(part) - token.passed];
+    }
+
+    // Tasks of one part each; tokens that read the same blocks of it read them together.
+    void add_parts(const std::vector<int64_t>& tokens) {
         std::vector<Group> groups;
         std::unordered_map<int64_t, size_t> found;
-        const bool may_share = singles_.size() > 1;
         const size_t most = std::max<int64_t>(kSharedRows / how_.group(), 1);
-        for (int64_t index : singles_) {
+        for (int64_t index : tokens) {
             Token& token = plan_.tokens[index];
             keep(token);
-            plan_.num_read += token.end - token.begin;
             for (int64_t part = token.first_part(); part < token.end_part(); ++part) {
-                if (may_share) {
-                    const int64_t first = token.first_block(part), key = part << 32 | token.blocks[first - token.passed];
-                    const auto [place, is_new] = found.try_emplace(key, groups.size());
+                if (tokens.size() > 1) {
+                    const auto [place, is_new] = found.try_emplace(first_key(token, part), groups.size());
                     if (!is_new) {
                         Group& group = groups[place->second];
                         if (group.tokens.size() < most && agree(group, token)) {

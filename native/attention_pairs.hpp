@@ -66,7 +66,8 @@ class PairReader {
     static constexpr int kRows = Pairs::kRows, kWide = Pairs::kWide;  // that are computed at once
     static constexpr int kNumbers = Pairs::kNumbers;                  // of a lane
     static constexpr bool kCodes = kNumbers == 4;
-    static constexpr int64_t kStride = 2 * kPartTokens;  // of weights, which take the place of scores
+    static constexpr int kScaleLines = 2 * sizeof(float) * kSlots / kLine;  // of a block
+    static constexpr int64_t kStride = 2 * kPartTokens;                     // of weights, which take the place of scores
     static_assert(kSlots % (kWide * kLanes) == 0, "a block is as wide as some of what is added up at once");
 
 public:
@@ -174,7 +175,10 @@ private:
         const int64_t width = groups_ * kNumbers;
         float* scores = part_.scores + block * kSlots;
         [[maybe_unused]] float first_key[R];  // the scores of the block's first key
-        if constexpr (kCodes) score_first(keys, row, first_key);
+        if constexpr (kCodes) {
+            if (Asks) ask<kScaleLines>();
+            score_first(keys, row, first_key);
+        }
         for (int64_t slot = 0; slot < kSlots; slot += kWide * kLanes) {
             Sums total[R][kWide];
             static_for<0, R>([&](auto r) {
@@ -220,7 +224,10 @@ private:
                     [&](auto r) { sum[r][n] = Isa::fma(key, Isa::load(q + r * part_.q_step + i + n * kLanes), sum[r][n]); });
             });
         }
-        static_for<0, R>([&](auto r) { scores[r] = total_of<Isa>(sum[r]); });
+        if constexpr (SumsRows<Isa>::value)
+            Isa::sums_of(sum, scores);
+        else
+            static_for<0, R>([&](auto r) { scores[r] = total_of<Isa>(sum[r]); });
     }
 
     // --- weights ----------------------------------------------------------------------------------------------------------
@@ -233,12 +240,15 @@ private:
 
     // Scales and middles of values, zeros for slots that nobody sees.
     void gather_scales() const {
-        std::memset(scales_, 0, sizeof(scales_));
         for (int64_t block = first_; block < last_; ++block) {
             const auto* from = reinterpret_cast<const float*>(part_.values[block] + how_.value_codes());
-            const int64_t begin = first_slot(block), count = end_slot(block) - begin;
-            for (int kind = 0; kind < 2; ++kind)
-                std::memcpy(scales_[kind] + block * kSlots + begin, from + kind * kSlots + begin, sizeof(float) * count);
+            const int64_t begin = first_slot(block), end = end_slot(block);
+            for (int kind = 0; kind < 2; ++kind) {
+                float* to = scales_[kind] + block * kSlots;
+                for (int64_t i = 0; i < kSlots; i += kLanes) Isa::store(to + i, Isa::load(from + kind * kSlots + i));
+                std::fill(to, to + begin, 0.0f);
+                std::fill(to + end, to + kSlots, 0.0f);
+            }
         }
     }
 

@@ -19,6 +19,12 @@ struct HasPairs : std::false_type {};
 template <class Isa>
 struct HasPairs<Isa, std::void_t<decltype(Isa::has_pairs)>> : std::true_type {};
 
+// Whether it sums up several rows at once.
+template <class Isa, class = void>
+struct SumsRows : std::false_type {};
+template <class Isa>
+struct SumsRows<Isa, std::void_t<decltype(Isa::rows_summed)>> : std::true_type {};
+
 // Asks for lines that are needed soon.
 template <class Isa>
 DRAGOMAN_INLINE void ask_for(const uint8_t* next, int64_t bytes) {

@@ -127,6 +127,25 @@ struct Avx512Vnni {
         const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
     }
+    // The same of each of up to eight rows, in the same order: two rows share a vector, then four, then eight.
+    static constexpr int rows_summed = 8;
+    template <int R>
+    static void sums_of(const Flt (&rows)[R][1], float (&sums)[R]) {
+        static_assert(R <= rows_summed, "so many rows share a vector at last");
+        const auto row = [&](int index) { return index < R ? rows[index][0] : _mm512_setzero_ps(); };
+        Flt eights[4], fours[2];
+        for (int i = 0; i < 4; ++i) {
+            const Flt first = row(2 * i), second = row(2 * i + 1);
+            eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x44), _mm512_shuffle_f32x4(first, second, 0xEE));
+        }
+        for (int i = 0; i < 2; ++i)
+            fours[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0x88),
+                                     _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xDD));
+        const Flt twos = _mm512_add_ps(_mm512_shuffle_ps(fours[0], fours[1], 0x44), _mm512_shuffle_ps(fours[0], fours[1], 0xEE));
+        alignas(64) float all[lanes];
+        _mm512_store_ps(all, _mm512_add_ps(twos, _mm512_movehdup_ps(twos)));
+        for (int i = 0; i < R; ++i) sums[i] = all[4 * (i % 4) + 2 * (i / 4)];
+    }
     static int32_t sum(Int values) {  // wraps around where there is what was no number
         const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(values), _mm512_extracti64x4_epi64(values, 1));
         const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
