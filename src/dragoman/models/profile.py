@@ -108,11 +108,6 @@ class KernelProfile:
     block_size: int = BLOCK_SIZE
 
     @property
-    def kv_by_token(self) -> bool:
-        """By channel, a key's quantisation depends on how its prompt was chunked; by token it does not."""
-        return self.kv_type == "u8"
-
-    @property
     def is_exact(self) -> bool:
         """True if weights, arithmetic and cache are f32: what is computed equals the checkpoint's own arithmetic."""
         return self.weights.stored_type == self.inference_type == self.kv_type == "f32"
@@ -125,7 +120,9 @@ class KernelProfile:
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": self.activation_group,
             "PERFORMANCE_HINT": "LATENCY",
         }
-        return properties | ({"KEY_CACHE_QUANT_MODE": "BY_TOKEN"} if self.kv_by_token else {})
+        if self.kv_type == "u8":  # by channel, a key's quantisation would depend on how its prompt was chunked
+            properties["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
+        return properties
 
 
 @cache

@@ -33,7 +33,7 @@ def fuse(graph: ov.Model, storage: WeightStorage) -> None:
             _fuse_mlp(node)
     found = _Found(nodes)
     for node in nodes:
-        if node.get_type_name() == "Products" and _consumers(node):
+        if node.get_type_name() == "Products" and any(output.get_target_inputs() for output in node.outputs()):
             _fuse_products(node, found)
     join_layers(graph)
 
@@ -303,10 +303,6 @@ def _joined(numbers: Sequence[Array]) -> Node:
 
 def _said(norm: _Norm | None) -> str:
     return "0 0" if norm is None else f"{len(norm.weight)} {norm.epsilon!r}"
-
-
-def _consumers(node: Any) -> list[Any]:
-    return [target for output in node.outputs() for target in output.get_target_inputs()]
 
 
 def _num_consumers(x: Node) -> int:

@@ -9,9 +9,9 @@ from openvino import opset13 as ops
 
 from dragoman.kernels import graph as kernels
 from dragoman.models.blocks.nodes import add, integers, scalar, split, width
-from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, is_order
 from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
-from dragoman.models.storage.packing import is_order, packed, packed_order
+from dragoman.models.storage.packing import packed, packed_order
 from dragoman.models.weights import Weights, can_be_joined, joined
 
 

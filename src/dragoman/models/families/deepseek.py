@@ -23,7 +23,6 @@ from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
 from dragoman.models.families.experts import ChosenWithBias, WithExperts, grouped_rule, read_experts
 from dragoman.models.families.llama import Llama
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description, yarn_growth
-from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -61,7 +60,8 @@ def latent_heads(x: Node, weights: Weights, shape: LatentShape, epsilon: float) 
     latent = rms_norm(latent, weights.at("kv_a_layernorm"), epsilon)
     size = shape.plain_size + shape.value_size
     expanded = weights.at("kv_b_proj")
-    parts = [expanded.rows(_parts_of_heads(heads, size, *part), heads * size) for part in _bounds(shape)]
+    rows = np.split(np.arange(heads * size).reshape(heads, size), [shape.plain_size], axis=1)
+    parts = [expanded.rows(part.reshape(-1), heads * size) for part in rows]
     widths = [heads * shape.plain_size, heads * shape.value_size]
     plain_keys, v = linears(latent, parts, widths, is_fused=narrow.storage.format.fuses_attention)
     shared = ops.tile(unsqueeze(turned_key, 1), integers(1, heads, 1, 1)).output(0)
@@ -77,15 +77,6 @@ def _queries(x: Node, weights: Weights, shape: LatentShape, epsilon: float) -> N
     head = np.concatenate([plain + order, np.arange(plain)])
     rows = (np.arange(shape.num_heads)[:, None] * shape.head_size + head).reshape(-1)
     return split_heads(linear(x, matrix.rows(rows, width), width), shape.num_heads)
-
-
-def _bounds(shape: LatentShape) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (0, shape.plain_size), (shape.plain_size, shape.plain_size + shape.value_size)
-
-
-def _parts_of_heads(num_heads: int, size: int, begin: int, end: int) -> Array:
-    rows: Array = (np.arange(num_heads)[:, None] * size + np.arange(begin, end)).reshape(-1)
-    return rows
 
 
 class LatentAttention(Llama):

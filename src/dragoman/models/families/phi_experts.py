@@ -44,7 +44,8 @@ class PhiExperts(Mixtral):
         """The best two; each counts as it does among those that are hardly worse (SparseMixer, arXiv:2409.12136)."""
         scores = router_logits(x, weights.at(self.router_name), facts.num_experts)
         first, first_share = self._best(scores, scores)
-        others = ops.scatter_elements_update(scores, first, _like(first, _OUT), scalar(1, np.int64)).output(0)
+        out = ops.broadcast(scalar(_OUT), ops.shape_of(first, "i64"))
+        others = ops.scatter_elements_update(scores, first, out, scalar(1, np.int64)).output(0)
         second, second_share = self._best(others, scores)
         return Routing(*(ops.concat(pair, 1).output(0) for pair in ([first, second], [first_share, second_share])))
 
@@ -56,7 +57,3 @@ class PhiExperts(Mixtral):
         is_worse = ops.greater(ops.divide(ops.subtract(highest, scores), size), scalar(self.tolerance))
         shares = ops.softmax(ops.select(is_worse, scalar(_OUT), left), 1)
         return best.output(1), ops.reduce_max(shares, integers(1), True).output(0)
-
-
-def _like(x: Node, value: float) -> Node:
-    return ops.broadcast(scalar(value), ops.shape_of(x, "i64")).output(0)

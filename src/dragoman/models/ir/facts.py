@@ -23,7 +23,8 @@ _OF_POSITIONS = frozenset(("Convert", "Unsqueeze", "Squeeze", "Reshape", "Add", 
 
 def ir_facts(graph: Any, raw_config: Mapping[str, Any]) -> ModelFacts:
     """The facts of a graph with paged attention. Raises: ModelError if it says too little, or what cannot be right."""
-    config = Config(_text_part(raw_config))
+    text = raw_config.get("text_config")  # of a model that sees
+    config = Config(text if isinstance(text, dict) else raw_config)
     layers = {layer: _attention(node, config) for layer, node in attentions(graph).items()}
     if list(layers) != list(range(len(layers))):
         raise ModelError(
@@ -48,11 +49,6 @@ def ir_facts(graph: Any, raw_config: Mapping[str, Any]) -> ModelFacts:
 
 def _lengths(table: Any) -> tuple[int, ...]:
     return tuple(dimension.get_length() for dimension in list(table.output(0).get_partial_shape())[1:])
-
-
-def _text_part(raw_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    part = raw_config.get("text_config")
-    return part if isinstance(part, dict) else raw_config
 
 
 def _architecture(raw_config: Mapping[str, Any]) -> str:

@@ -119,7 +119,9 @@ def paged(graph: Any) -> None:
         paged_attention_transformation(graph)
     except RuntimeError as error:
         raise ModelError(f"the exported graph cannot be run with paged attention: {reason(error)}") from error
-    _forget_settings(graph)
+    info = graph.get_rt_info()
+    if "runtime_options" in info:  # the export's settings would go before the profile's
+        del info["runtime_options"]
     _give_positions(graph)
     _name_states(graph)
     _check_inputs(graph)
@@ -195,12 +197,6 @@ def attend_ourselves(
 
 def _cache_name(node: Any) -> str:
     return str(next(iter(node.input_value(3).get_node().output(0).get_names())))
-
-
-def _forget_settings(graph: Any) -> None:
-    info = graph.get_rt_info()
-    if "runtime_options" in info:
-        del info["runtime_options"]
 
 
 def _give_positions(graph: Any) -> None:

@@ -80,7 +80,7 @@ class SealedBytes:
 def _split(data: Bytes) -> tuple[Bytes, bytes]:
     tail = _DIGEST_BYTES + 8 + len(_MARK)  # digest of the digests and the size; size; mark
     size = int.from_bytes(data[-len(_MARK) - 8 : -len(_MARK)].tobytes(), "little")
-    begin = data.size - tail - _num_parts(size) * _DIGEST_BYTES
+    begin = data.size - tail - -(-size // PART_BYTES) * _DIGEST_BYTES
     digests = data[begin : data.size - tail].tobytes() if begin == size else b""
     if not size or begin != size or data[begin:].tobytes() != _seal(digests, size):
         raise SealError("it does not end in a seal")
@@ -90,10 +90,6 @@ def _split(data: Bytes) -> tuple[Bytes, bytes]:
 def _seal(digests: bytes, size: int) -> bytes:
     facts = digests + size.to_bytes(8, "little")
     return digests + xxhash.xxh3_64_digest(facts) + size.to_bytes(8, "little") + _MARK
-
-
-def _num_parts(size: int) -> int:
-    return -(-size // PART_BYTES)
 
 
 def _parts(contents: Bytes) -> Iterator[Bytes]:

@@ -110,12 +110,13 @@ class PackedMatrix:
             (self.bits, self.group_size, self.values.dtype) == (other.bits, other.group_size, other.values.dtype)
             and (self.zero_points is None) == (other.zero_points is None)
             and self.values.shape[1] == other.values.shape[1]
-            and (orders[0] is orders[1] or _are_equal(*orders))
+            and (is_order(*orders))
         )
 
 
-def _are_equal(first: Array | None, second: Array | None) -> bool:
-    return first is not None and second is not None and np.array_equal(first, second)
+def is_order(found: Array | None, order: Array | None) -> bool:
+    """True if both are the same order of columns."""
+    return found is order or (found is not None and order is not None and np.array_equal(found, order))
 
 
 StoredTensor: TypeAlias = Array | PackedMatrix

@@ -14,7 +14,7 @@ import numpy as np
 from dragoman.kernels.graph import PlacedMatrix
 from dragoman.kernels.native import CHUNK, FLOATS, PANEL, Layout, library
 from dragoman.models.config import ModelError
-from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, is_order
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
 from dragoman.models.sources.mxfp4 import TwiceMxfp4
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
@@ -77,10 +77,6 @@ def packed_stack(
 def common_order(matrices: Sequence[StoredTensor]) -> Array | None:
     order = packed_order(matrices[0])
     return order if all(is_order(packed_order(matrix), order) for matrix in matrices) else None
-
-
-def is_order(found: Array | None, order: Array | None) -> bool:
-    return found is order or (found is not None and order is not None and np.array_equal(found, order))
 
 
 class _Numbers:

@@ -89,16 +89,13 @@ class HdPictures:
         size, (down, across) = layout.size(picture.width, picture.height), layout.grid(picture.width, picture.height)
         padded = _centered(_resized(pixels.as_image(picture), size), across * TILE, down * TILE)
         numbers = pixels.normalized(np.asarray(padded), self._values)
-        parts = [numbers[:, top : top + TILE, left : left + TILE] for top, left in _corners(down, across)]
+        corners = [(row * TILE, column * TILE) for row in range(down) for column in range(across)]
+        parts = [numbers[:, top : top + TILE, left : left + TILE] for top, left in corners]
         copy = _shrunk(_shrunk(numbers, 2, across), 1, down)
         return {PIXELS: np.stack([copy, *parts]), ROWS: layout.rows(picture.width, picture.height)}
 
     def _layout_of(self, detail: Detail) -> HdLayout:
         return replace(self._tiles, most=1) if detail == "low" else self._tiles
-
-
-def _corners(down: int, across: int) -> list[tuple[int, int]]:
-    return [(row * TILE, column * TILE) for row in range(down) for column in range(across)]
 
 
 def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
