@@ -162,7 +162,13 @@ class Endpoints:
         pulling: ModelPulling | None = None,
         make_desk: Callable[[Ask], Desk] | None = None,
     ) -> None:
-        self.apis = apis if hosting is not None else tuple(_without_hosting(api) for api in apis)
+        self.apis = (
+            apis
+            if hosting is not None
+            else tuple(
+                replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting)) for api in apis
+            )
+        )
         self.models = models
         self.hosting = hosting
         self.pulling = pulling
@@ -403,10 +409,6 @@ class Endpoints:
 # On /v1/chat/completions the client's name decides which of two documents applies.
 _INNER_CLIENT = f"dragoman/{__version__} (openai)"
 _ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY or --models-dir DIRECTORY"
-
-
-def _without_hosting(api: Api) -> Api:
-    return replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting))
 
 
 def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Teller]:

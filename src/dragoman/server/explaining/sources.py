@@ -35,6 +35,8 @@ MAX_VARIANTS = 2_000  # that are read
 MAX_WORK = 64 * 1024 * 1024  # bytes of their bodies
 
 Values = Mapping[str, Any]
+Variants = Callable[[], Iterator[HttpCall]]
+"""Variants of a call with one field changed: first without it, then with other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,15 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
     def decided(other: ModelProfile) -> set[str]:
         return _differing(values, [read(http, other)]) or set()
 
-    by_field = {one.name: _decided(one, http, values, read) for one in _fields(http)}
+    by_field = {field: _decided(field, variants, http, values, read) for field, variants in _fields(http)}
     by_model = decided(
         replace(
             profile, generation_defaults={}, overriding_defaults={}, default_sampling=SamplingParams(temperature=0.0)
         )
     )
-    by_option = {name: decided(_without(profile, name)) for name in profile.settings}
+    by_option = {
+        name: decided(replace(profile, settings=_dropped(profile.settings, name))) for name in profile.settings
+    }
     parameters = []
     for name, value in values.items():
         names = [field for field, decided in by_field.items() if name in decided and field not in ignored]
@@ -127,38 +131,31 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
     return Told(parameters, others)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field of a call, and variants of the call: first without it, then with other values."""
-
-    name: str
-    variants: Callable[[], Iterator[HttpCall]]
-
-
 def _differing(values: Values, variants: Iterable[Values | None]) -> set[str] | None:
     """The parameters with another value in a variant; None if each variant was refused."""
     found = [variant for variant in variants if variant is not None]
     return {name for variant in found for name, value in variant.items() if value != values[name]} if found else None
 
 
-def _decided(one: _Field, http: HttpCall, values: Values, read: Callable[[HttpCall], Values | None]) -> set[str]:
+def _decided(
+    field: str, variants: Variants, http: HttpCall, values: Values, read: Callable[[HttpCall], Values | None]
+) -> set[str]:
     """The parameters that a field decides. If another field needs it, both calls are compared without that one."""
-    if (found := _differing(values, map(read, one.variants()))) is not None:
+    if (found := _differing(values, map(read, variants()))) is not None:
         return found
-    for other in (other for other in _fields(http) if other.name != one.name):
-        rest = next(other.variants())  # without it
+    for rest in (next(of_other()) for other, of_other in _fields(http) if other != field):  # without the other
         if (plain := read(rest)) is None:
             continue
-        for same in (field for field in _fields(rest) if field.name == one.name):
-            if (found := _differing(plain, map(read, same.variants()))) is not None:
+        for same in (of_same for name, of_same in _fields(rest) if name == field):
+            if (found := _differing(plain, map(read, same()))) is not None:
                 return found
     return set()
 
 
-def _fields(http: HttpCall) -> Iterator[_Field]:
+def _fields(http: HttpCall) -> Iterator[tuple[str, Variants]]:
     """The fields of the body, of its `parameters`, and of the query."""
     for name in http.query:
-        yield _Field(name, partial(_changed_query, http, name))
+        yield name, partial(_without_query, http, name)
     try:
         body = http.json()
     except NotJson:
@@ -167,30 +164,25 @@ def _fields(http: HttpCall) -> Iterator[_Field]:
         return
     for name, value in body.items():
         if name == _NESTED and isinstance(value, dict):
-            for inner, given in value.items():
-                yield _Field(inner, partial(_nested, http, body, inner, given))
+            yield from ((inner, partial(_bodies, http, body, inner, value)) for inner in value)
         else:
-            yield _Field(name, partial(_changed_bodies, http, body, name, value))
+            yield name, partial(_bodies, http, body, name)
 
 
-def _changed_query(http: HttpCall, name: str) -> Iterator[HttpCall]:
+def _without_query(http: HttpCall, name: str) -> Iterator[HttpCall]:
     yield msgspec.structs.replace(http, query=_dropped(http.query, name))
 
 
-def _nested(http: HttpCall, body: Values, name: str, given: Any) -> Iterator[HttpCall]:
-    for parameters in _objects(body[_NESTED], name, given):
-        yield _with_body(http, {**body, _NESTED: parameters})
+def _bodies(http: HttpCall, body: Values, name: str, nested: Values | None = None) -> Iterator[HttpCall]:
+    for changed in _objects(body if nested is None else nested, name):
+        whole = changed if nested is None else {**body, _NESTED: changed}
+        yield msgspec.structs.replace(http, body=json.dumps(whole).encode(), _decoded=[])
 
 
-def _changed_bodies(http: HttpCall, body: Values, name: str, given: Any) -> Iterator[HttpCall]:
-    for changed in _objects(body, name, given):
-        yield _with_body(http, changed)
-
-
-def _objects(given: Values, name: str, value: Any) -> Iterator[Values]:
+def _objects(given: Values, name: str) -> Iterator[Values]:
     """The object without the field, then with other values in it: a field that repeats the default decides as well."""
     yield _dropped(given, name)
-    for other in _others(value):
+    for other in _others(given[name]):
         yield {**given, name: other}
 
 
@@ -209,25 +201,12 @@ def _others(value: Any) -> Iterator[Any]:
         case list() if len(value) < 100:
             yield value[:-1]
             yield [*value, *value[-1:]]
-            yield from _other_items(value[:1], value[1:])
-
-
-def _other_items(first: list[Any], rest: list[Any]) -> Iterator[list[Any]]:
-    for item in first:
-        if isinstance(item, dict):
-            yield from ([changed, *rest] for name, value in item.items() for changed in _objects(item, name, value))
+            if value and isinstance(value[0], dict):
+                yield from ([changed, *value[1:]] for name in value[0] for changed in _objects(value[0], name))
 
 
 def _dropped(given: Values, name: str) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key != name}
-
-
-def _with_body(http: HttpCall, body: Values) -> HttpCall:
-    return msgspec.structs.replace(http, body=json.dumps(body).encode(), _decoded=[])
-
-
-def _without(profile: ModelProfile, option: str) -> ModelProfile:
-    return replace(profile, settings=_dropped(profile.settings, option))
 
 
 def _plain(value: Any) -> Any:

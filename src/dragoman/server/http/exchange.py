@@ -124,10 +124,8 @@ class Exchange:
         named = (self.headers.get(name, "") for name in rules.naming)
         self.request_id = next((one for one in named if 0 < len(one) <= MAX_REQUEST_ID_LENGTH), "") or _new_id()
 
-    def http_call(
-        self, body: bytes = b"", path_params: Mapping[str, str] | None = None, call_id: str | None = None
-    ) -> HttpCall:
-        """The request as dialects see it. `call_id` replaces a request id that is not unique."""
+    def http_call(self, body: bytes = b"", path_params: Mapping[str, str] | None = None) -> HttpCall:
+        """The request as dialects see it."""
         return HttpCall(
             method=self.method,
             path=self.path,
@@ -135,7 +133,7 @@ class Exchange:
             headers=self.properties,
             query=self.query,
             path_params=path_params or {},
-            request_id=call_id or self.request_id,
+            request_id=self.request_id,
             caller=self.caller,
             scheme=self._scope.get("scheme", "http"),
         )

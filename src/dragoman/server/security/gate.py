@@ -42,7 +42,6 @@ class Gate:
         max_request_size_bytes: int,
         keyring: Keyring | None = None,
         open_scopes: frozenset[Scope] = frozenset(),
-        limits: RateLimits | None = None,
         max_body_memory_bytes: int = DEFAULT_BODY_MEMORY_BYTES,
         visitors: Visitors | None = None,
     ) -> None:
@@ -50,7 +49,7 @@ class Gate:
         self.max_request_size_bytes = max_request_size_bytes
         self.keyring = keyring
         self.open_scopes = open_scopes | {Scope.OPEN}
-        self.limits = limits or RateLimits()
+        self.limits = RateLimits()
         self._visitors = visitors or Visitors()
 
     def needs_key(self, scope: Scope) -> bool:

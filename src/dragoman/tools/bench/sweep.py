@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -115,9 +116,10 @@ class Benchmark:
             asker, spoken = await self._found()
             prompts = await self._prompts(asker, spoken)
             for number, load in enumerate(self._settings.loads):
-                questions = _Questions(self._settings, spoken, prompts, number)
-                await self._warm_up(asker, questions, load)
-                await self._point(asker, questions, load)
+                question = partial(_question, self._settings, spoken, prompts)
+                # Points do not repeat a question of the warm-up, except with a file of prompts.
+                await self._warm_up(asker, partial(question, _WARM_UP - number), load)
+                await self._point(asker, partial(question, number), load)
         finally:
             self._client.close()
 
@@ -149,7 +151,7 @@ class Benchmark:
         self.report.tokens_per_word = found.tokens_per_word
         return found
 
-    async def _warm_up(self, asker: Asker, questions: _Questions, load: Load) -> None:
+    async def _warm_up(self, asker: Asker, question: Callable[[int], Question], load: Load) -> None:
         """Send uncounted requests. Raises: BenchError if none of them is answered."""
         count = self._settings.warm_up
         if not count:
@@ -160,17 +162,17 @@ class Benchmark:
             Load("concurrency", clients),
             Run(Extent(count), is_counted=False),
             asker,
-            questions.warm_up,
+            question,
         )
         if all(sample.error for sample in run.samples):
             first = run.samples[0]
             raise BenchError(f"{self.report.url}: {first.error}: {first.message}")
 
-    async def _point(self, asker: Asker, questions: _Questions, load: Load) -> None:
+    async def _point(self, asker: Asker, question: Callable[[int], Question], load: Load) -> None:
         run, cpu_s, is_complete = Run(self._settings.extent), time.process_time(), False
         resent = self._client.resent
         try:
-            await self._driven(str(load), load, run, asker, questions.of)
+            await self._driven(str(load), load, run, asker, question)
             is_complete = True
         finally:
             used = (time.process_time() - cpu_s) / max(run.duration_s, 1e-9)
@@ -203,24 +205,12 @@ class Benchmark:
         return run
 
 
-class _Questions:
-    def __init__(self, settings: BenchSettings, spoken: Spoken, prompts: Prompts, point: int) -> None:
-        self._settings, self._spoken, self._prompts, self._point = settings, spoken, prompts, point
-
-    def of(self, number: int) -> Question:
-        return self._question(self._point, number)
-
-    def warm_up(self, number: int) -> Question:
-        """A question for the warm-up; points do not repeat it, except with a file of prompts."""
-        return self._question(_WARM_UP - self._point, number)
-
-    def _question(self, point: int, number: int) -> Question:
-        settings, api = self._settings, self._spoken.api
-        count = settings.batch if api.is_batch else 1
-        prompts: list[Prompt] = [self._prompts.prompt(point, number * count + index) for index in range(count)]
-        dice = random.Random(f"{settings.seed}/{point}/{number}/output")
-        most = prompts[0].output_tokens or settings.output_tokens.draw(dice)
-        return Question(prompts, most, self._spoken.model, settings.ignore_eos)
+def _question(settings: BenchSettings, spoken: Spoken, prompts: Prompts, point: int, number: int) -> Question:
+    count = settings.batch if spoken.api.is_batch else 1
+    texts = [prompts.prompt(point, number * count + index) for index in range(count)]
+    dice = random.Random(f"{settings.seed}/{point}/{number}/output")
+    most = texts[0].output_tokens or settings.output_tokens.draw(dice)
+    return Question(texts, most, spoken.model, settings.ignore_eos)
 
 
 def _headers(settings: BenchSettings) -> dict[str, str]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -62,7 +61,9 @@ def compress(
     Raises: ModelError if the model cannot be read or has nothing to compress; OSError.
     """
     raw_config = read_config(model_dir)
-    model = _readable(raw_config)
+    if raw_config.get("quantization_config") is not None:
+        raise ModelError("config.json has a quantization_config, allowed: a checkpoint that is not compressed yet")
+    model = read_model(raw_config)
     stored = stored_weights(model_dir)
     shapes = stored.shapes()
     with new_directory(out) as directory, stored.open() as source:
@@ -78,12 +79,6 @@ def compress(
         )
         num_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     return Compressed(len(names), len(changes.columns), num_bytes)
-
-
-def _readable(raw_config: dict[str, Any]) -> Family:
-    if raw_config.get("quantization_config") is not None:
-        raise ModelError("config.json has a quantization_config, allowed: a checkpoint that is not compressed yet")
-    return read_model(raw_config)
 
 
 def _read(

@@ -34,7 +34,7 @@ class MemoryFacts:
 
 def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -> MemoryFacts:
     """The facts about memory. `limit` returns a resource's hard limit, -1 = none; None = the kernel's."""
-    limit = limit or _hard_limit
+    limit = limit or (lambda kind: resource.getrlimit(kind)[1])
     root = places.root
     available = available_memory_bytes(root / "proc/meminfo", root / "sys/fs/cgroup", root / "proc/self/cgroup")
     space = limit(resource.RLIMIT_AS)
@@ -53,9 +53,10 @@ def memory_section(facts: MemoryFacts) -> Section:
     total = f" of {in_gb(facts.total_bytes)}" if facts.total_bytes is not None else ""
     speed = "too little to measure its speed" if facts.bytes_per_s is None else f"reads {in_gb(facts.bytes_per_s)}/s"
     pages = f", huge pages: {facts.huge_pages}" if facts.huge_pages else ""
+    files = "any number of" if facts.open_files == resource.RLIM_INFINITY else facts.open_files
     lines = (
         f"{in_gb(facts.available_bytes)}{total} available, {speed}",
-        f"{_or_any(facts.open_files)} open files at most{pages}",
+        f"{files} open files at most{pages}",
     )
     return Section("memory", lines, asdict(facts), tuple(_findings(facts)))
 
@@ -98,11 +99,3 @@ def _total(places: Places) -> int | None:
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _hard_limit(kind: int) -> int:
-    return resource.getrlimit(kind)[1]
-
-
-def _or_any(count: int) -> str:
-    return "any number of" if count == resource.RLIM_INFINITY else str(count)

@@ -104,10 +104,11 @@ _BATCHES = "a processor with AVX-512 and VNNI is several times faster at prompts
 
 def _of_cores(facts: ProcessorFacts) -> Iterator[Finding]:
     if facts.quota_cores is not None and facts.quota_cores < facts.usable_cores:
-        threads = max(1, int(facts.quota_cores))
+        count = max(1, int(facts.quota_cores))
+        threads = "one thread" if count == 1 else f"{count} threads"
         yield Finding(
             "warning",
-            f"{facts.usable_cores} cores share {facts.quota_cores:g} cores' worth of time: kernels get {_threads(threads)}",
+            f"{facts.usable_cores} cores share {facts.quota_cores:g} cores' worth of time: kernels get {threads}",
             "give the container cores of its own (a cpuset), or allow it more processor time (see docs/many_cores.md)",
         )
     if facts.memory_nodes > 1:
@@ -122,10 +123,6 @@ def _of_cores(facts: ProcessorFacts) -> Iterator[Finding]:
             "the processor saves power, and may be slow to speed up",
             "sudo cpupower frequency-set -g performance",
         )
-
-
-def _threads(count: int) -> str:
-    return "one thread" if count == 1 else f"{count} threads"
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:

@@ -148,11 +148,9 @@ def slowness_of(costs: StepCosts, steps: Sequence[MeasuredStep]) -> tuple[tuple[
     """`StepCosts.slowness` of the last steps; empty for a few steps, whose slowest one is chance."""
     if len(steps) < _LEAST_SLOWNESS:
         return ()
-    return tuple((round(step.seconds, 6), max(round(_share(costs, step), 3), 1e-3)) for step in steps[-_MOST_SLOWNESS:])
-
-
-def _share(costs: StepCosts, step: MeasuredStep) -> float:
-    return step.seconds / costs.seconds(step.work, is_change=step.is_change)
+    last = steps[-_MOST_SLOWNESS:]
+    shares = (step.seconds / costs.seconds(step.work, is_change=step.is_change) for step in last)
+    return tuple((round(step.seconds, 6), max(round(share, 3), 1e-3)) for step, share in zip(last, shares, strict=True))
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ import heapq
 import random
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
@@ -256,9 +256,5 @@ def _fill_caches(
 
 def latencies(times: Sequence[RequestTimes]) -> tuple[list[float], list[float]]:
     """These requests' seconds to the first token, and between tokens."""
-    return [one.token_s[0] - one.arrival_s for one in times], list(_gaps(times))
-
-
-def _gaps(times: Sequence[RequestTimes]) -> Iterator[float]:
-    for one in times:
-        yield from (later - earlier for earlier, later in pairwise(one.token_s))
+    gaps = [later - earlier for one in times for earlier, later in pairwise(one.token_s)]
+    return [one.token_s[0] - one.arrival_s for one in times], gaps

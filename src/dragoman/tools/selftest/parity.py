@@ -35,7 +35,8 @@ class Parity:
         """All checks. Raises: ServerError if the engine fails."""
         alone = [self._alone(index) for index in range(len(self.prompts))]
         yield self._company("batched as alone", alone, self._together(self.limits))
-        yield self._company("prompt in pieces as whole", alone, self._together(self._cutting()))
+        cutting = replace(self.limits, max_batch_tokens=SMALL_STEP)
+        yield self._company("prompt in pieces as whole", alone, self._together(cutting))
         yield self._cached(alone[0])
         yield self._twice("same answer twice", None)
         yield self._twice("same seed twice", SEED)
@@ -48,9 +49,6 @@ class Parity:
     def _together(self, limits: RollingConfig, seed: int | None = None) -> list[Answer]:
         with self._loop(limits) as loop:
             return loop.answers([request(str(i), prompt, ANSWER, seed) for i, prompt in enumerate(self.prompts)])
-
-    def _cutting(self) -> RollingConfig:
-        return replace(self.limits, max_batch_tokens=SMALL_STEP)
 
     def _cached(self, fresh: Answer) -> Check:
         """Check that a repeated prompt is found in the cache and gets the same answer."""

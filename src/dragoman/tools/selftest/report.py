@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -55,9 +54,6 @@ def report_text(found: SelfTest) -> str:
     head = f"{found.model}, {found.stored_as}: {len(found.checks)} checks in {found.seconds:.1f} s\n\n"
     rows = [("check", "", "found", "allowed"), *((c.name, c.verdict, c.found, c.allowed) for c in found.checks)]
     notes = [f"{check.name}: {check.why}\n" for check in found.checks if check.why]
-    return "".join((head, aligned(rows), *(["\n"] if notes else []), *notes, _last(found.checks)))
-
-
-def _last(checks: Sequence[Check]) -> str:
-    off = [check.name for check in checks if check.verdict == "off"]
-    return f"\noff: {', '.join(off)}\n" if off else "\nnothing is off\n"
+    off = [check.name for check in found.checks if check.verdict == "off"]
+    last = f"\noff: {', '.join(off)}\n" if off else "\nnothing is off\n"
+    return "".join((head, aligned(rows), *(["\n"] if notes else []), *notes, last))
