@@ -190,9 +190,9 @@ def _attends(options: ModelOptions, processor: Processor) -> bool:
     return is_chosen and library().attends
 
 
-def keeps_file_types(options: ModelOptions, processor: Processor | None = None) -> bool:
+def keeps_file_types(options: ModelOptions) -> bool:
     is_default = options.weight_type in COMPRESSED and not options.asks_for_type
-    return is_default and _kernels(options, processor or this_processor()) == "own"
+    return is_default and _kernels(options, this_processor()) == "own"
 
 
 def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = False) -> Kernels:

@@ -136,14 +136,12 @@ def gated_experts(
     return _apart(x, routing, facts.num_experts, expert)
 
 
-def plain_experts(
-    x: Node, routing: Routing, weights: Sequence[PlainExpertWeights], facts: ExpertFacts, *, bias: bool = False
-) -> Node:
+def plain_experts(x: Node, routing: Routing, weights: Sequence[PlainExpertWeights], facts: ExpertFacts) -> Node:
     if _are_ours(weights[0].up):
-        return _by_our_kernels(x, routing, weights, facts, OURS[facts.activation], bias=bias)
+        return _by_our_kernels(x, routing, weights, facts, OURS[facts.activation], bias=False)
 
     def expert(rows: Node, index: int) -> Node:
-        return plain_mlp(rows, *weights[index], facts.inner_size, facts.activation, bias=bias)
+        return plain_mlp(rows, *weights[index], facts.inner_size, facts.activation, bias=False)
 
     return _apart(x, routing, facts.num_experts, expert)
 

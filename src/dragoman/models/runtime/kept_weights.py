@@ -12,7 +12,6 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dragoman.files.ownership import open_own
@@ -43,9 +42,7 @@ class WrittenWeights(WeightMemory):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._descriptor)
 
     def _new(self, num_bytes: int) -> Memory:
@@ -97,10 +94,8 @@ class KeptWeights(WeightMemory):
         self._sealed.begin_check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._sealed.__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._sealed.__exit__(*error)
 
     def _new(self, num_bytes: int) -> Memory:
         begin, size = next(self._places, (0, -1))

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import ml_dtypes
@@ -68,9 +67,7 @@ class Checkpoint:
             self._parts = {part for matrix in self._quantised.values() for part in matrix.parts}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._tensors.clear()
 
     def __contains__(self, name: str) -> bool:

@@ -23,17 +23,6 @@ from dragoman.models.vision.parts import end_of_part
 from dragoman.models.weights import Weights
 
 
-class LayerNames(NamedTuple):
-    first_norm: str = "layer_norm1"
-    query: str = "self_attn.q_proj"
-    key: str = "self_attn.k_proj"
-    value: str = "self_attn.v_proj"
-    output: str = "self_attn.out_proj"
-    second_norm: str = "layer_norm2"
-    up: str = "mlp.fc1"
-    down: str = "mlp.fc2"
-
-
 class LayerSizes(NamedTuple):
     """The facts of a layer that its weights do not show. `epsilon`: of its norms; `activation`: as checkpoints spell it."""
 
@@ -100,7 +89,6 @@ def encoder_layer(
     x: Node,
     weights: Weights,
     sizes: LayerSizes,
-    names: LayerNames = LayerNames(),  # noqa: B008
     attend: Callable[[Node, Node, Node], Node] | None = None,
 ) -> Node:
     """Attention, then an MLP, each over what a norm gives and added to what was: two parts.
@@ -108,18 +96,25 @@ def encoder_layer(
     `attend`: of queries, keys and values, None = in each tile. Shape of x: [N, P, hidden], or what `attend` takes.
     """
     hidden = width(x)
-    normed = layer_norm(x, weights.at(names.first_norm), sizes.epsilon)
-    parts = [weights.at(name) for name in (names.query, names.key, names.value)]
+    normed = layer_norm(x, weights.at("layer_norm1"), sizes.epsilon)
+    parts = [weights.at(f"self_attn.{name}_proj") for name in "qkv"]
     is_fused = weights.storage.format.fuses_attention
     q, k, v = linears(normed, parts, [hidden] * 3, bias=True, is_fused=is_fused)
     attended = attend(q, k, v) if attend is not None else full_attention(q, k, v, sizes.num_heads)
-    x = end_of_part(add(x, linear(attended, weights.at(names.output), hidden, bias=True)))
-    normed = layer_norm(x, weights.at(names.second_norm), sizes.epsilon)
-    raised = plain_mlp(normed, weights.at(names.up), weights.at(names.down), sizes.inner_size, sizes.activation)
+    x = end_of_part(add(x, linear(attended, weights.at("self_attn.out_proj"), hidden, bias=True)))
+    normed = layer_norm(x, weights.at("layer_norm2"), sizes.epsilon)
+    raised = plain_mlp(normed, weights.at("mlp.fc1"), weights.at("mlp.fc2"), sizes.inner_size, sizes.activation)
     return end_of_part(add(x, raised))
 
 
-def skip_layer(weights: Weights, names: LayerNames = LayerNames()) -> None:  # noqa: B008
+def skip_layer(weights: Weights) -> None:
+    names = (
+        "layer_norm1",
+        "layer_norm2",
+        "mlp.fc1",
+        "mlp.fc2",
+        *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
+    )
     weights.skip(*(f"{name}.{part}" for name in names for part in ("weight", "bias")))
 
 
