@@ -72,7 +72,7 @@ class RecurrentGemma(Alternating):
         inner, gate = linears(x, sides, [width, width], bias=True, is_fused=True)
         inner = convolve(inner, weights.at("conv_1d"), layer, bias=True)
         recurrence = weights.at("rg_lru")
-        gates = [self._head_gates(inner, recurrence, f"{name}_gate", layer) for name in ("input", "recurrent")]
+        gates = [self._head_gates(inner, recurrence, f"{name}_gate") for name in ("input", "recurrent")]
         rates = _FADING * np.logaddexp(0, recurrence.vector(width, "recurrent_param"))
         read = layer.keep(gated_recurrence([inner, *gates], rates, layer))
         activation = ACTIVATIONS[self.facts.layers[layer.index].mlp.activation]
@@ -80,7 +80,7 @@ class RecurrentGemma(Alternating):
             multiply(read, activation(layer.keep(gate))), weights.at("linear_out"), self.facts.hidden_size, bias=True
         )
 
-    def _head_gates(self, x: Node, weights: Weights, name: str, layer: LayerInputs) -> Node:
+    def _head_gates(self, x: Node, weights: Weights, name: str) -> Node:
         """Gates of each head by its own small matrix, in f32. Shapes: [T, 1, width] -> [T, 1, width]."""
         num_heads = next(iter(self.facts.attention_layers.values())).num_heads
         size = self.recurrence.width // num_heads

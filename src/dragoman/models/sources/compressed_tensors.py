@@ -6,6 +6,7 @@ Source: compressed-tensors' documentation (github.com/vllm-project/compressed-te
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -88,20 +89,18 @@ class CompressedTensors:
             elif name.endswith(_WEIGHT) and tensor.type_name == "I8":
                 found[name] = _bytes(headers, name, self._scheme(name))
             elif name.endswith(_WEIGHT) and tensor.type_name in FP8_TYPES:
-                found[name] = quantised_fp8(headers, name, _fp8_block(headers, name, self._scheme(name)))
+                scheme = self._scheme(name)
+                block = (1, scheme.group_size) if scheme.strategy == "group" else scheme.block
+                found[name] = quantised_fp8(headers, name, block)
         return found
 
     def _scheme(self, name: str) -> Scheme:
         module = name.removesuffix(_WEIGHT)
-        for rank in (_is_named, _is_described, lambda _module, target: not target.startswith(_REGEX)):
+        for rank in (operator.eq, _is_described, lambda _module, target: not target.startswith(_REGEX)):
             for targets, scheme in self._schemes:
                 if any(rank(module, target) for target in targets):
                     return scheme
         raise ModelError(f"quantization_config config_groups has no group for the packed matrix {name!r}")
-
-
-def _is_named(module: str, target: str) -> bool:
-    return module == target
 
 
 def _is_described(module: str, target: str) -> bool:
@@ -211,7 +210,3 @@ def _check_zeros(headers: Headers, name: str, tensors: Tensors) -> None:
     """Raises: ModelError if zero points of a symmetric matrix, which early versions wrote, are not zero."""
     if name + _ZEROS in headers and tensors.stored(name + _ZEROS).any():
         raise ModelError(f"tensor {name + _ZEROS!r} holds zero points, but quantization_config says symmetric")
-
-
-def _fp8_block(headers: Headers, name: str, scheme: Scheme) -> tuple[int, int] | None:
-    return (1, scheme.group_size) if scheme.strategy == "group" else scheme.block
