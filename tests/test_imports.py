@@ -262,6 +262,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.server",
     ),
     "dragoman.cli": (
+        "dragoman.coroutines",
         "dragoman.extras",
         "dragoman.parameters",
         "dragoman.engine.base",
