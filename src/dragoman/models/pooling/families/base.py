@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,8 +14,9 @@ from dragoman.models.blocks.embeddings import embedding
 from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, reshape, scalar, width
+from dragoman.models.blocks.nodes import add, reshape, scalar, split_heads, unsqueeze, width
 from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.blocks.rotary import apply_rotary
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts
@@ -150,15 +151,32 @@ class PostNormLayer(NamedTuple):
     epsilon: float
 
 
+def attended(
+    x: Node,
+    parts: Sequence[Weights],
+    facts: AttentionFacts,
+    texts: WholeTexts,
+    *,
+    bias: bool,
+    is_windowed: bool = False,
+) -> Node:
+    """Attention within texts. `parts`: of queries, keys and values. Shapes: x [T, hidden] -> [T, heads * size]."""
+    size = facts.query_width
+    q, k, v = linears(x, parts, [size] * 3, bias=bias, is_fused=True)
+    if facts.rotary is not None:
+        angles, heads = texts.angles(facts.rotary), facts.num_heads
+        q, k = (reshape(apply_rotary(split_heads(unsqueeze(part, 1), heads), angles), -1, size) for part in (q, k))
+    return texts.attend(q, k, v, facts, is_windowed=is_windowed)
+
+
 def post_norm_layer(x: Node, weights: Weights, layer: PostNormLayer, texts: WholeTexts, *, is_last: bool) -> Node:
     """Shapes: x [T, hidden] -> the same; of the last layer the kept rows. Source: arXiv:1810.04805."""
-    size, names, attention = width(x), layer.names, layer.attention
+    size, names = width(x), layer.names
     parts = [weights.at(name) for name in (names.query, names.key, names.value)]
-    q, k, v = linears(x, parts, [attention.query_width] * 3, bias=True, is_fused=True)
-    attended = texts.attend(q, k, v, attention)
+    read = attended(x, parts, layer.attention, texts, bias=True)
     if is_last:
-        attended, x = texts.keep(attended), texts.keep(x)
-    mixed = linear(attended, weights.at(names.output), size, bias=True)
+        read, x = texts.keep(read), texts.keep(x)
+    mixed = linear(read, weights.at(names.output), size, bias=True)
     x = layer_norm(add(x, mixed), weights.at(names.attention_norm), layer.epsilon)
     raised = ACTIVATIONS[layer.activation](linear(x, weights.at(names.up), layer.inner_size, bias=True))
     lowered = linear(raised, weights.at(names.down), size, bias=True)

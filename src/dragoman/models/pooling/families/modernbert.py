@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.attention import in_turn
+from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
-from dragoman.models.blocks.nodes import add, reshape, split_heads, unsqueeze
+from dragoman.models.blocks.nodes import add
 from dragoman.models.blocks.norms import layer_norm
-from dragoman.models.blocks.rotary import apply_rotary
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.pooling.facts import TextFacts
-from dragoman.models.pooling.families.base import TextFamily, WordHead, rows_of
+from dragoman.models.pooling.families.base import TextFamily, WordHead, attended, rows_of
 from dragoman.models.rotary import rotary_description
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
@@ -98,17 +98,11 @@ class ModernBert(TextFamily):
             rotary=self.rules[slides],
         )
         normed = x if index == 0 else self._norm(x, weights.at("attn_norm"))
-        fused = weights.at("attn.Wqkv")
-        parts = [fused.rows(slice(part * size, (part + 1) * size), 3 * size) for part in range(3)]
-        q, k, v = linears(normed, parts, [size] * 3, bias=self.has_bias, is_fused=True)
-        angles = texts.angles(self.rules[slides])
-        q, k = (
-            reshape(apply_rotary(split_heads(unsqueeze(part, 1), self.num_heads), angles), -1, size) for part in (q, k)
-        )
-        attended = texts.attend(q, k, v, facts, is_windowed=slides)
+        parts = in_turn(weights.at("attn.Wqkv"), facts)
+        read = attended(normed, parts, facts, texts, bias=self.has_bias, is_windowed=slides)
         if is_last:
-            attended, x = texts.keep(attended), texts.keep(x)
-        x = add(x, linear(attended, weights.at("attn.Wo"), size, bias=self.has_bias))
+            read, x = texts.keep(read), texts.keep(x)
+        x = add(x, linear(read, weights.at("attn.Wo"), size, bias=self.has_bias))
         gated, raised = halves(weights.at("mlp.Wi"), self.inner_size)
         inside = self._norm(x, weights.at("mlp_norm"))
         down = weights.at("mlp.Wo")

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
+from dragoman.models.blocks.attention import in_turn
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp, plain_mlp
-from dragoman.models.blocks.nodes import add, multiply, reshape, split_heads, unsqueeze
+from dragoman.models.blocks.nodes import add, multiply
 from dragoman.models.blocks.norms import layer_norm
-from dragoman.models.blocks.rotary import apply_rotary
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.pooling.facts import TextFacts
-from dragoman.models.pooling.families.base import TextFamily, WordHead, embedded_tokens
+from dragoman.models.pooling.families.base import TextFamily, WordHead, attended, embedded_tokens
 from dragoman.models.pooling.task_adapters import TaskAdapters
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
@@ -108,17 +108,11 @@ class TurnedBert(TextFamily):
         return embedded_tokens(texts, table, self.facts)
 
     def _layer(self, x: Node, weights: Weights, texts: WholeTexts, *, is_last: bool) -> Node:
-        size, heads, names = self.facts.hidden_size, self.attention.num_heads, self.names
-        fused = weights.at(names.qkv)
-        parts = [fused.rows(slice(part * size, (part + 1) * size), 3 * size) for part in range(3)]
-        q, k, v = linears(x, parts, [size] * 3, bias=self.has_bias, is_fused=True)
-        assert self.attention.rotary is not None
-        angles = texts.angles(self.attention.rotary)
-        q, k = (reshape(apply_rotary(split_heads(unsqueeze(part, 1), heads), angles), -1, size) for part in (q, k))
-        attended = texts.attend(q, k, v, self.attention)
+        names, parts = self.names, in_turn(weights.at(self.names.qkv), self.attention)
+        read = attended(x, parts, self.attention, texts, bias=self.has_bias)
         if is_last:
-            attended, x = texts.keep(attended), texts.keep(x)
-        mixed = linear(attended, weights.at(names.output), size, bias=self.has_bias)
+            read, x = texts.keep(read), texts.keep(x)
+        mixed = linear(read, weights.at(names.output), self.facts.hidden_size, bias=self.has_bias)
         x = layer_norm(add(x, mixed), weights.at(names.attention_norm), self.norm_epsilon)
         return layer_norm(add(x, self._mlp(x, weights)), weights.at(names.mlp_norm), self.norm_epsilon)
 
