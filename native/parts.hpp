@@ -40,9 +40,11 @@ struct RowMemory {
 };
 
 constexpr int64_t kRowsWorthThreads = 8;
-constexpr int64_t kMostRows = 192;     // that a thread multiplies with one part of the panels: each reads these once more
-constexpr int64_t kRowsTogether = 12;  // of which parts are multiples: kernels take 2, 4 or 6 at a time
-constexpr int64_t kPartBytes = 65536;  // of panels at least, so that a part is worth a call
+constexpr int64_t kMostRows = 192;             // that a thread multiplies with one part of the panels: each reads these once more
+constexpr int64_t kPartRowBytes = 600 * 1024;  // of rows that stay in a core's second cache, of a megabyte or more
+constexpr int64_t kRowChunkBytes = 64;         // of a row's chunk: codes, and what lies beside them
+constexpr int64_t kRowsTogether = 12;          // of which parts are multiples: kernels take 2, 4 or 6 at a time
+constexpr int64_t kPartBytes = 65536;          // of panels at least, so that a part is worth a call
 
 // Calls `body` with each row, on threads if they are worth it.
 template <class Body>
@@ -62,7 +64,8 @@ struct Parts {
         panels = matrix.panels();
         const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1, together = matrix.is_float() ? 4 : 2;
         panels_of_part = (fewest + together - 1) / together * together;
-        const int64_t fewest_parts = std::max<int64_t>((num_rows + kMostRows - 1) / kMostRows, 1);
+        const int64_t most = std::clamp(kPartRowBytes / (kRowChunkBytes * matrix.chunks()), kRowsTogether, kMostRows);
+        const int64_t fewest_parts = std::max<int64_t>((num_rows + most - 1) / most, 1);
         rows_of_part = (num_rows + fewest_parts * kRowsTogether - 1) / (fewest_parts * kRowsTogether) * kRowsTogether;
         rows_of_part = std::max(rows_of_part, kRowsTogether);
         parts_of_rows = (num_rows + rows_of_part - 1) / rows_of_part;

@@ -6,12 +6,10 @@ another.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dragoman.engine.base import EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
@@ -31,9 +29,6 @@ from dragoman.engine.rolling.stored_prefixes.opening import Stored, fact_of, off
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +64,8 @@ class RollingFactory:
             )
         refuse_guesses(options, model.facts, draft.facts if draft else None)
         # Imported here: this thread has time for it while the server is imported; `build` would have to wait for it.
-        importlib.import_module("dragoman.engine.rolling.assembly")
+        from dragoman.engine.rolling import assembly  # noqa: F401
+
         return LoadedRolling(options, model, draft, context, report, stored)
 
 
