@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels.hpp"
 
@@ -14,15 +15,26 @@ namespace dragoman {
 
 constexpr float kMuchLarger = 8.0f;  // than a chunk's share of a row's squared error would be if all had the same
 
-// The scale of 32 floats, whose codes are written, sums and shifts. `Isa::quantise` has the codes.
+// Whether an instruction set quantises several chunks at once.
+template <class Isa, class = void>
+struct QuantisesChunks : std::false_type {};
 template <class Isa>
-float quantise_chunk(const float* from, int8_t* codes, int32_t* sums, float* shifts) {
-    const float scale = Isa::quantise(from, codes, sums);
+struct QuantisesChunks<Isa, std::void_t<decltype(Isa::chunks_quantised)>> : std::true_type {};
+
+// Sums of a chunk's codes, of its halves at first, become what rows have; its shifts are written.
+DRAGOMAN_INLINE void finish_chunk(float scale, int32_t* sums, float* shifts) {
     if (!std::isfinite(scale)) sums[0] = sums[1] = 0;  // results are no numbers, whatever codes are
     sums[0] = -sums[0];
     sums[1] = -sums[1];
     sums[2] = sums[0] + sums[1];
     for (int i = 0; i < kSums; ++i) shifts[i] = scale * static_cast<float>(sums[i]);
+}
+
+// The scale of 32 floats, whose codes are written, sums and shifts. `Isa::quantise` has the codes.
+template <class Isa>
+float quantise_chunk(const float* from, int8_t* codes, int32_t* sums, float* shifts) {
+    const float scale = Isa::quantise(from, codes, sums);
+    finish_chunk(scale, sums, shifts);
     return scale;
 }
 
@@ -68,15 +80,37 @@ void refine(const float* x, int64_t columns, const Rows& row, float squares, flo
     for (; index < count; ++index) row.finer[index].chunk = -1;
 }
 
+// Quantises as many chunks from the row's first on as can be at once; their number.
+template <class Isa>
+DRAGOMAN_INLINE int64_t quantise_first(const float* x, int64_t columns, const Rows& row) {
+    int64_t c = 0;
+    if constexpr (QuantisesChunks<Isa>::value) {
+        constexpr int kAtOnce = Isa::chunks_quantised;
+        for (; (c + kAtOnce) * kChunk <= columns; c += kAtOnce) {
+            int32_t sums[2][kAtOnce];
+            Isa::quantise_chunks(x + c * kChunk, row.codes + c * kChunk, row.scales + c, sums);
+            for (int i = 0; i < kAtOnce; ++i) {
+                int32_t* to = row.sums + (c + i) * kSums;
+                to[0] = sums[0][i];
+                to[1] = sums[1][i];
+                finish_chunk(row.scales[c + i], to, row.shifts + (c + i) * kShifts);
+            }
+        }
+    }
+    return c;
+}
+
 template <class Isa>
 void quantise_with(const float* x, int64_t columns, const Rows& row) {
+    for (int64_t c = quantise_first<Isa>(x, columns, row); c < row.chunks; ++c) {
+        float padded[kChunk];
+        row.scales[c] = quantise_chunk<Isa>(values_of(x, columns, c, padded), row.codes + c * kChunk, row.sums + c * kSums,
+                                            row.shifts + c * kShifts);
+    }
     float total = 0, squares = 0, largest = 0;
     for (int64_t c = 0; c < row.chunks; ++c) {
-        float padded[kChunk];
-        int8_t* codes = row.codes + c * kChunk;
         float* shifts = row.shifts + c * kShifts;
-        const float scale = quantise_chunk<Isa>(values_of(x, columns, c, padded), codes, row.sums + c * kSums, shifts);
-        row.scales[c] = scale;
+        const float scale = row.scales[c];
         shifts[kSums] = (c % kFour ? shifts[-1] : 0) + shifts[2];
         total += shifts[2];
         squares += scale * scale;

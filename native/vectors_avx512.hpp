@@ -127,24 +127,16 @@ struct Avx512Vnni {
         const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
     }
-    // The same of each of up to eight rows, in the same order: two rows share a vector, then four, then eight.
+    // The same of each of up to eight rows, in the same order.
     static constexpr int rows_summed = 8;
     template <int R>
     static void sums_of(const Flt (&rows)[R][1], float (&sums)[R]) {
         static_assert(R <= rows_summed, "so many rows share a vector at last");
-        const auto row = [&](int index) { return index < R ? rows[index][0] : _mm512_setzero_ps(); };
-        Flt eights[4], fours[2];
-        for (int i = 0; i < 4; ++i) {
-            const Flt first = row(2 * i), second = row(2 * i + 1);
-            eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x44), _mm512_shuffle_f32x4(first, second, 0xEE));
-        }
-        for (int i = 0; i < 2; ++i)
-            fours[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0x88),
-                                     _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xDD));
-        const Flt twos = _mm512_add_ps(_mm512_shuffle_ps(fours[0], fours[1], 0x44), _mm512_shuffle_ps(fours[0], fours[1], 0xEE));
+        Flt eight[rows_summed];
+        for (int i = 0; i < rows_summed; ++i) eight[i] = i < R ? rows[i][0] : _mm512_setzero_ps();
         alignas(64) float all[lanes];
-        _mm512_store_ps(all, _mm512_add_ps(twos, _mm512_movehdup_ps(twos)));
-        for (int i = 0; i < R; ++i) sums[i] = all[4 * (i % 4) + 2 * (i / 4)];
+        _mm512_store_ps(all, of_eight(eight, [](Flt first, Flt second) { return _mm512_add_ps(first, second); }));
+        for (int i = 0; i < R; ++i) sums[i] = all[i];
     }
     static int32_t sum(Int values) {  // wraps around where there is what was no number
         const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(values), _mm512_extracti64x4_epi64(values, 1));
@@ -184,7 +176,52 @@ struct Avx512Vnni {
         return highest / 127.0f;
     }
 
+    // The same of eight chunks; `sums` of their first halves, then of their second ones.
+    static constexpr int chunks_quantised = 8;
+    static void quantise_chunks(const float* x, int8_t* codes, float* scales, int32_t (&sums)[2][chunks_quantised]) {
+        Flt most[chunks_quantised];
+        unsigned no_numbers = 0;
+        for (int i = 0; i < chunks_quantised; ++i) {
+            const Flt first = load(x + 32 * i), second = load(x + 32 * i + 16);
+            most[i] = _mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second));
+            no_numbers |= static_cast<unsigned>(_mm512_cmp_ps_mask(first, second, _CMP_UNORD_Q) != 0) << i;
+        }
+        Flt highest = of_eight(most, [](Flt first, Flt second) { return _mm512_max_ps(first, second); });
+        highest = _mm512_mask_blend_ps(static_cast<__mmask16>(no_numbers), highest, broadcast(__builtin_nanf("")));
+        const __mmask16 is_usable = _mm512_cmp_ps_mask(highest, broadcast(kSmallest), _CMP_GT_OQ);
+        alignas(64) float inverses[lanes];
+        _mm512_store_ps(inverses, _mm512_maskz_div_ps(is_usable, broadcast(127.0f), highest));
+        _mm256_storeu_ps(scales, _mm512_castps512_ps256(_mm512_div_ps(highest, broadcast(127.0f))));
+        for (int half = 0; half < 2; ++half) {
+            Flt whole[chunks_quantised];
+            for (int i = 0; i < chunks_quantised; ++i) {
+                const Int rounded = _mm512_cvtps_epi32(_mm512_mul_ps(load(x + 32 * i + 16 * half), broadcast(inverses[i])));
+                whole[i] = _mm512_castsi512_ps(rounded);
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 32 * i + 16 * half), _mm512_cvtsepi32_epi8(rounded));
+            }
+            const Flt sum = of_eight(whole, [](Flt first, Flt second) {
+                return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(first), _mm512_castps_si512(second)));
+            });
+            _mm256_storeu_ps(reinterpret_cast<float*>(sums[half]), _mm512_castps512_ps256(sum));
+        }
+    }
+
 private:
+    // All lanes of each of eight rows combined, in lanes 0 to 7: halves, then halves of these. Two rows share a vector, then four, then eight.
+    template <class Combine>
+    static Flt of_eight(const Flt (&rows)[8], const Combine& combine) {
+        Flt eights[4], fours[2];
+        for (int i = 0; i < 4; ++i)
+            eights[i] = combine(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),
+                                _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xEE));
+        for (int i = 0; i < 2; ++i)
+            fours[i] = combine(_mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0x88),
+                               _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xDD));
+        const Flt twos = combine(_mm512_shuffle_ps(fours[0], fours[1], 0x44), _mm512_shuffle_ps(fours[0], fours[1], 0xEE));
+        const Int places = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
+        return _mm512_permutexvar_ps(places, combine(twos, _mm512_movehdup_ps(twos)));
+    }
+
     static __m128i sixteen(const uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 };
 
