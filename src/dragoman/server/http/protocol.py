@@ -445,4 +445,4 @@ def _has_left(transport: asyncio.Transport) -> bool:
 
 def _accepts_trailers(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     fields = b",".join(value for name, value in headers if name == b"te")
-    return names(fields.decode("latin-1").lower(), "trailers")
+    return bool(fields) and names(fields.decode("latin-1").lower(), "trailers")

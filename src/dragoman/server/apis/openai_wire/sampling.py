@@ -143,7 +143,8 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
     for name, reason in REFUSED.items():
         if name in raw:
             raise UnsupportedFeature(f"{name} is not supported: {reason}", param=name)
-    profile.check_model(body.model)
+    if body.model is None:
+        profile.check_model(None)
     if body.stream_options is not None and not body.stream:
         message = "stream_options is allowed only with stream: true"
         raise profile.fault("stream_options", "without_stream", message)
