@@ -1,4 +1,4 @@
-// Attention with AVX2, which those of AVX-VNNI are, too.
+// Attention with AVX2.
 #include "attention_tile.hpp"
 #include "vectors_avx2.hpp"
 

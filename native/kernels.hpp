@@ -81,6 +81,7 @@ extern const AttentionKernels kAvx2Attention;
 extern const Kernels kAvx2;
 #endif
 #if defined(DRAGOMAN_HAS_AVXVNNI)
+extern const AttentionKernels kAvxVnniAttention;
 extern const Kernels kAvxVnni;
 #endif
 #if defined(DRAGOMAN_HAS_AVX512VNNI)

@@ -17,6 +17,6 @@ struct AvxVnni : Vectors256 {
 
 }  // namespace
 
-const Kernels kAvxVnni = kernels_of<AvxVnni>(kAvx2Attention);
+const Kernels kAvxVnni = kernels_of<AvxVnni>(kAvxVnniAttention);
 
 }  // namespace dragoman

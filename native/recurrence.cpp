@@ -35,6 +35,9 @@ const RecurrenceKernels& recurrence_kernels() {
 #if defined(DRAGOMAN_HAS_AVX512VNNI)
     if (set == &kAvx512Attention) return kAvx512Recurrence;
 #endif
+#if defined(DRAGOMAN_HAS_AVXVNNI)
+    if (set == &kAvxVnniAttention) return kAvx2Recurrence;
+#endif
 #if defined(DRAGOMAN_HAS_AVX2)
     if (set == &kAvx2Attention) return kAvx2Recurrence;
 #endif
