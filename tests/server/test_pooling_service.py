@@ -18,7 +18,7 @@ from dragoman.compose import ComposedModel, build_served_model
 from dragoman.config.resolve import resolve
 from dragoman.errors import CapacityError, InvalidParameter, ServerError, UnsupportedFeature
 from dragoman.server.api import ModelProfile
-from dragoman.server.generation.text_service import text_service
+from dragoman.server.generation.tokenizing_service import tokenizing_service
 from dragoman.server.pooling.base import (
     ClassifyRequest,
     EmbedRequest,
@@ -484,7 +484,7 @@ def test_a_model_says_what_it_does_not_do(tmp_path: Path) -> None:
             assert scorer(model.profile, by_similarity=True) is model.pooling
             with pytest.raises(UnsupportedFeature, match="embeds texts and does not generate"):
                 await model.service.generate(GenerationRequest("r", TextPrompt("a")))
-            tokens = await text_service(model).tokenize(TextPrompt("the way"))
+            tokens = await tokenizing_service(model).tokenize(TextPrompt("the way"))
             assert len(tokens.token_ids) == 4
             assert any("embeds texts in 48 dimensions (mean, of length 1)" in fact for fact in composed.facts)
         async with served("bert_reranker", tmp_path) as composed:

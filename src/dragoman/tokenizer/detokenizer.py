@@ -19,12 +19,12 @@ class IncrementalDetokenizer:
 
     __slots__ = (
         "_at_start",
-        "_decode",
         "_follows_special",
         "_pieces",
         "_shown_ids",
         "_skips_special",
         "_spaces_special",
+        "_utf8",
     )
 
     def __init__(
@@ -42,7 +42,7 @@ class IncrementalDetokenizer:
         self._spaces_special = spaces_between_special_tokens
         self._at_start = at_start
         self._follows_special = False
-        self._decode = _Utf8Decoder("replace").decode
+        self._utf8 = _Utf8Decoder("replace").decode
 
     def push(self, token_id: int) -> str:
         own, _, is_special = self._pieces[token_id]
@@ -55,11 +55,11 @@ class IncrementalDetokenizer:
         if self._at_start and own:
             self._at_start = False
             own = self._pieces.tokenizer.token_bytes(token_id, at_start=True)
-        return self._decode(own)
+        return self._utf8(own)
 
     def flush(self) -> str:
         """The text of bytes that never became a character: one U+FFFD, or ""."""
-        return self._decode(b"", True)
+        return self._utf8(b"", True)
 
 
 def decode_tokens(pieces: TokenPieces, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:

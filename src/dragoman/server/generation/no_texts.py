@@ -18,7 +18,7 @@ from dragoman.types import GenerationRequest, GenerationResult, Prompt, TextProm
 
 
 class NoTexts:
-    """Replaces the generating service of a model that embeds or scores; `text_service` finds its tokenizer."""
+    """Replaces the generating service of a model that embeds or scores; `tokenizing_service` finds its tokenizer."""
 
     chat_template = None
 

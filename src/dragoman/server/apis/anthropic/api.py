@@ -33,7 +33,7 @@ from dragoman.server.apis.openai_wire.routes import V1_MODELS
 from dragoman.server.describe.answers import COUNTING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.generation.text_service import text_service
+from dragoman.server.generation.tokenizing_service import tokenizing_service
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope
@@ -58,7 +58,7 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     keeps_prompts = model.profile.keeps_prompts  # what a message is told, counting it is told as well
     idle = [*named_without_effect(raw, body, is_greedy=False, keeps_prompts=keeps_prompts), *shown.ignored]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
-    count = len((await text_service(model).tokenize(shown.prompt)).token_ids)
+    count = len((await tokenizing_service(model).tokenize(shown.prompt)).token_ids)
     return json_reply(200, TokenCount(count), {**headers, **request_id_header(http)})
 
 

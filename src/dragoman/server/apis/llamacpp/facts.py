@@ -26,7 +26,7 @@ from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, 
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, applied_adapter
-from dragoman.server.generation.text_service import TextService, text_service
+from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
 from dragoman.server.json_body import NotJson
 from dragoman.server.operations import Server
 from dragoman.server.registry import ServedModel
@@ -52,8 +52,8 @@ async def props(http: HttpCall, server: Server) -> LlamaProps:
     """The model's properties and the defaults of calls. Raises: ServerError."""
     model = _model(http, server)
     profile, service = model.profile, model.service
-    tokenizer = service.tokenizer if isinstance(service, TextService) else None
-    template = service.chat_template if isinstance(service, TextService) else None
+    tokenizer = service.tokenizer if isinstance(service, TokenizingService) else None
+    template = service.chat_template if isinstance(service, TokenizingService) else None
 
     def text_of(name: str) -> str:
         token_id: int | None = getattr(tokenizer, name, None)
@@ -159,5 +159,5 @@ async def apply_template(http: HttpCall, server: Server) -> Reply:
     idle = [name for name in raw if name not in CONVERSATION_FIELDS]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
     prompt = bare_conversation(body, raw, WORDS)
-    rendered = await text_service(_model(http, server)).tokenize(prompt)
+    rendered = await tokenizing_service(_model(http, server)).tokenize(prompt)
     return json_reply(200, LlamaTemplated(rendered.text), headers)

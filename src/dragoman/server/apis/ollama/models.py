@@ -29,7 +29,7 @@ from dragoman.server.apis.ollama.schema import (
     OllamaVersion,
 )
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
-from dragoman.server.generation.text_service import TextService
+from dragoman.server.generation.tokenizing_service import TokenizingService
 from dragoman.server.hosting import ModelStatus
 from dragoman.server.model_facts import ModelFacts, facts_by_name, facts_of, facts_of_all, facts_of_unloaded
 from dragoman.server.operations import Server, looked_at
@@ -147,7 +147,7 @@ def _shown(model: ServedModel) -> OllamaShown:
     }
     made.modelfile = _modelfile(model.name, parameters)
     made.parameters = "\n".join(f"{name} {value}" for name, value in parameters.items())
-    if isinstance(service, TextService):
+    if isinstance(service, TokenizingService):
         if service.chat_template is not None:
             made.template = service.chat_template.sources["default"]
         for name in ("bos_token_id", "eos_token_id"):

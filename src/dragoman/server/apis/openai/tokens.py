@@ -31,7 +31,7 @@ from dragoman.server.describe.json_schema import (
     ref,
 )
 from dragoman.server.generation.prepare import check_num_chars
-from dragoman.server.generation.text_service import TextService, text_service
+from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope
@@ -105,10 +105,10 @@ async def tokenize(http: HttpCall, server: Server) -> Reply:
         return await _llama_tokenized(raw, server, server.switches.for_call(http.headers))
     body = read_struct(raw, TokenizeBody, V1)
     headers = note_ignored(server.switches.for_call(http.headers), [name for name in raw if name not in _READ])
-    return json_reply(200, await _tokenized(raw, body, text_service(server.models.find(body.model))), headers)
+    return json_reply(200, await _tokenized(raw, body, tokenizing_service(server.models.find(body.model))), headers)
 
 
-async def _tokenized(raw: Mapping[str, Any], body: TokenizeBody, service: TextService) -> Tokenized:
+async def _tokenized(raw: Mapping[str, Any], body: TokenizeBody, service: TokenizingService) -> Tokenized:
     token_ids = (await service.tokenize(_prompt(body, raw))).token_ids
     if not body.return_token_strs:
         return Tokenized(len(token_ids), service.max_model_len, token_ids, None)
@@ -120,7 +120,7 @@ async def _tokenized(raw: Mapping[str, Any], body: TokenizeBody, service: TextSe
 async def _llama_tokenized(raw: Mapping[str, Any], server: Server, switches: CallSwitches) -> Reply:
     body = read_struct(raw, LlamaTokenizeBody, V1)
     headers = note_ignored(switches, unknown_names(raw, LlamaTokenizeBody))
-    service = text_service(server.models.find(body.model))
+    service = tokenizing_service(server.models.find(body.model))
     if body.parse_special is False:
         check_num_chars(len(body.content))
         ids = await asyncio.to_thread(service.tokenizer.encode_plain, body.content, is_first=True)
@@ -154,12 +154,12 @@ async def detokenize(http: HttpCall, server: Server) -> Reply:
     body = read_struct(raw, DetokenizeBody, V1)
     check_count("tokens", len(body.tokens), LIMITS.max_token_ids, V1)
     headers = note_ignored(server.switches.for_call(http.headers), unknown_names(raw, DetokenizeBody))
-    text = await text_service(server.models.find(body.model)).detokenize(body.tokens)
+    text = await tokenizing_service(server.models.find(body.model)).detokenize(body.tokens)
     return json_reply(200, Detokenized(text, text), headers)
 
 
 async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
-    service = text_service(server.models.find(http.query.get("model") or model_of_body(http, server)))
+    service = tokenizing_service(server.models.find(http.query.get("model") or model_of_body(http, server)))
     return tokenizer_info(service.tokenizer, service.chat_template, service.max_model_len)
 
 

@@ -22,7 +22,7 @@ from dragoman.server.apis.openai_wire.fields import (
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms_wire.profile import V3
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
-from dragoman.server.generation.text_service import TextService, text_service
+from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
 from dragoman.server.operations import Server
 from dragoman.server.responder import note_ignored
 from dragoman.tokenizer.base import Tokenizer
@@ -54,7 +54,7 @@ async def tokenize(http: HttpCall, server: Server) -> Reply:
     body = read_struct(raw, OvmsTokenizeBody, V3)
     if not body.model:
         raise V3.payload_fault("model", "model field is missing in JSON body", param="model")
-    service = text_service(server.models.find(body.model))
+    service = tokenizing_service(server.models.find(body.model))
     _check(body, service.max_model_len)
     headers = note_ignored(server.switches.for_call(http.headers), unknown_names(raw, OvmsTokenizeBody))
     if isinstance(body.text, str):
@@ -92,7 +92,7 @@ def _check(body: OvmsTokenizeBody, max_model_len: int) -> None:
         raise profile.fault("padding_side", "value", message)
 
 
-async def _tokens(service: TextService, text: str, body: OvmsTokenizeBody) -> list[int]:
+async def _tokens(service: TokenizingService, text: str, body: OvmsTokenizeBody) -> list[int]:
     """The tokens of one text, cut and padded as asked; none for an empty text that gets no special tokens."""
     if not text and not body.add_special_tokens:
         token_ids: list[int] = []

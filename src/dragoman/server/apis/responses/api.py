@@ -44,7 +44,7 @@ from dragoman.server.batches.keeping import in_order, page_of
 from dragoman.server.describe.answers import COUNTING, REFUSING, Answer, ErrorFamily, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
-from dragoman.server.generation.text_service import text_service
+from dragoman.server.generation.tokenizing_service import tokenizing_service
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.operations import (
     AnswerCall,
@@ -150,7 +150,7 @@ def input_tokens(dialect_name: str) -> AnswerCall:
         assert isinstance(dialect, ResponsesDialect)
         parsed = dialect.understood(http, Asking(await ResponseStore.found(server), server))
         headers = note_ignored(server.switches.for_call(http.headers), dialect.without_effect(parsed))
-        tokens = await text_service(model).tokenize(parsed.request.prompt)
+        tokens = await tokenizing_service(model).tokenize(parsed.request.prompt)
         return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
 
     return answer

@@ -43,7 +43,7 @@ from dragoman.server.apis.responses.schema import (
     ToldText,
 )
 from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, current_asking
-from dragoman.server.generation.text_service import TextService, text_service
+from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
 from dragoman.types import ChatPrompt, GenerationRequest
 
 # --- truncation: auto -------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ Message = Mapping[str, Any]
 _KEPT_SHARE = 0.75
 
 
-async def fitted(prompt: ChatPrompt, max_tokens: int | None, service: TextService) -> ChatPrompt:
+async def fitted(prompt: ChatPrompt, max_tokens: int | None, service: TokenizingService) -> ChatPrompt:
     """The conversation without its oldest messages, until it fits with room for `max_tokens`. Raises: InvalidRequest.
 
     Instructions, the last message of the user's and what came last stay, even if they do not fit.
@@ -75,7 +75,7 @@ async def fitted(prompt: ChatPrompt, max_tokens: int | None, service: TextServic
     return msgspec.structs.replace(prompt, messages=shorter[low]) if shorter else prompt
 
 
-async def _fits(prompt: ChatPrompt, room: int, service: TextService) -> bool:
+async def _fits(prompt: ChatPrompt, room: int, service: TokenizingService) -> bool:
     try:
         return len((await service.tokenize(prompt)).token_ids) <= room
     except CapacityError:  # more text than is tokenised at all
@@ -284,7 +284,7 @@ class ResponsesDialect:
         request = self.understood(http, asking).request
         assert isinstance(request.prompt, ChatPrompt)
         try:
-            service = text_service(asking.server.models.find(request.model))
+            service = tokenizing_service(asking.server.models.find(request.model))
         except UnsupportedFeature as error:
             message = f"truncation auto is not supported: {error.message}"
             raise UnsupportedFeature(message, param="truncation") from error

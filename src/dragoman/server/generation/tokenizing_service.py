@@ -17,7 +17,7 @@ from dragoman.types import Prompt
 
 
 @runtime_checkable
-class TextService(Protocol):
+class TokenizingService(Protocol):
     """A service that has a tokenizer."""
 
     @property
@@ -34,9 +34,9 @@ class TextService(Protocol):
     async def detokenize(self, token_ids: Sequence[int]) -> str: ...
 
 
-def text_service(model: ServedModel) -> TextService:
+def tokenizing_service(model: ServedModel) -> TokenizingService:
     """The model's service. Raises: UnsupportedFeature if it has no tokenizer."""
-    if isinstance(model.service, TextService):
+    if isinstance(model.service, TokenizingService):
         return model.service
     raise UnsupportedFeature(
         f"model {model.name} has no tokenizer here: the upstream tokenizes its text", param="model"
