@@ -51,12 +51,12 @@ def test_a_grammar_that_takes_too_much_is_refused_in_one_line() -> None:
     assert caught.value.param == "response_format"
 
 
-def test_what_does_not_compile_is_told_with_its_own_reason() -> None:
+def test_a_grammar_that_does_not_compile_has_its_reason() -> None:
     with pytest.raises(InvalidParameter, match="the lark grammar does not compile"):
         GrammarCompiler(vocabulary()).compile(lark("start: nothing"))
 
 
-def test_where_no_process_can_be_had_the_client_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_process_the_client_can_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: str) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 

@@ -255,7 +255,7 @@ def test_a_grammar_in_gbnf_is_followed(compiler: GrammarCompiler) -> None:
     assert masker.is_finished
 
 
-def test_a_lark_grammar_may_speak_of_gbnf_signs(compiler: GrammarCompiler) -> None:
+def test_a_lark_grammar_can_contain_gbnf_signs(compiler: GrammarCompiler) -> None:
     masker = compiler.compile(Grammar("lark", 'start: "a ::= " "b"'))
     feed(masker, b"a ::= b")
     assert masker.is_finished
@@ -311,7 +311,7 @@ def problem_of(masker: TokenMasker, token_id: int) -> str:
     return ""
 
 
-def test_masks_of_an_ambiguous_grammar_are_bounded_whatever_notation_it_comes_in() -> None:
+def test_masks_of_an_ambiguous_grammar_are_bounded_in_every_notation() -> None:
     """The parser's items for one mask: with a token of many letters they are many, and take long."""
     tokens = [*(bytes([byte]) for byte in range(256)), b"a" * 44, b"<eos>"]
     compiler = GrammarCompiler(Vocabulary(tokens, frozenset({len(tokens) - 1}), len(tokens) - 1))
@@ -327,7 +327,7 @@ def test_masks_of_an_ambiguous_grammar_are_bounded_whatever_notation_it_comes_in
         assert "too complex to follow: parser error: Too many items (limit 10000; mask)" in problem
 
 
-def test_what_following_a_grammar_takes_counts_for_the_whole_request() -> None:
+def test_the_time_of_a_grammar_counts_for_the_whole_request() -> None:
     masker = GrammarCompiler(VOCABULARY, max_mask_s=0.001).compile(Grammar("regex", "[ab]*"))
     first, second = masker.fork(), masker.fork()
     problem = ""
@@ -342,7 +342,7 @@ def test_what_following_a_grammar_takes_counts_for_the_whole_request() -> None:
     assert problem_of(second, ord("b")) == problem
 
 
-def test_nothing_is_guessed_while_masks_are_slow(compiler: GrammarCompiler) -> None:
+def test_no_tokens_are_foreseen_while_masks_are_slow(compiler: GrammarCompiler) -> None:
     masker = compiler.compile(Grammar("regex", "xyz"))
     assert (masker.foresee(8).token_ids, masker.validate([ord("x")])) == ([*b"xyz"], 1)
     masker.last_s = SLOW_MASK_S

@@ -290,7 +290,7 @@ for _ in range(20):
     }
 
 
-def test_schemas_that_are_made_to_take_long_do_not() -> None:
+def test_hostile_schemas_take_bounded_time() -> None:
     """They are read on the event loop."""
     for name, schema in HOSTILE.items():
         size = len(json.dumps(schema))
@@ -334,7 +334,7 @@ def test_patterns_are_followed_as_their_writers_mean_them() -> None:
         assert [text for text in bad if is_taken(masker.fork(), text)] == [], pattern
 
 
-def test_patterns_that_no_grammar_follows_are_told() -> None:
+def test_patterns_that_no_grammar_can_follow_are_reported() -> None:
     for pattern, words in NOT_REGULAR.items():
         with pytest.raises(NotRegularError, match="cannot be followed") as caught:
             translated(pattern)

@@ -70,14 +70,14 @@ def is_taken(masker: TokenMasker, text: str) -> bool:
     return all(masker.advance(byte) for byte in text.encode()) and masker.advance(EOS)
 
 
-def test_what_the_notation_says_is_followed() -> None:
+def test_gbnf_grammars_are_followed() -> None:
     for name, (source, good, bad) in FOLLOWED.items():
         masker = COMPILER.compile(Grammar("lark", source))
         assert [text for text in good if not is_taken(masker.fork(), text)] == [], name
         assert [text for text in bad if is_taken(masker.fork(), text)] == [], name
 
 
-def test_a_mistake_is_told_with_its_line_and_the_parameter() -> None:
+def test_a_mistake_is_reported_with_its_line_and_the_parameter() -> None:
     for source, problem in WRONG.items():
         with pytest.raises(InvalidParameter) as caught:
             COMPILER.compile(Grammar("lark", source, param="guided_grammar"))
@@ -86,7 +86,7 @@ def test_a_mistake_is_told_with_its_line_and_the_parameter() -> None:
         assert caught.value.param == "guided_grammar"
 
 
-def test_whatever_a_compiler_raises_is_the_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_of_the_compiler_is_the_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what nobody foresaw: a client's text must not become an internal error."""
 
     def fail(source: str) -> str:

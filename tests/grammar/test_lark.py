@@ -57,7 +57,7 @@ def test_one_text_allows_what_the_grammar_allows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_more_than_one_token_may_end_it(name: str) -> None:
+def test_several_tokens_can_end_the_text(name: str) -> None:
     grammar, (good, *_), _ = CASES[name]
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Letters()))
     source = llguidance.grammar_from("grammar", lark_of(grammar, {256, 257}))

@@ -58,7 +58,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("grammar", REFUSED.values(), ids=REFUSED)
-def test_what_would_take_long_is_refused_in_one_line(grammar: Grammar) -> None:
+def test_costly_grammars_are_refused_in_one_line(grammar: Grammar) -> None:
     begin = time.process_time()
     with pytest.raises(InvalidParameter) as caught:
         COMPILER.compile(grammar)
@@ -91,7 +91,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("grammar", TAKEN.values(), ids=TAKEN)
-def test_what_only_looks_dangerous_is_taken(grammar: Grammar) -> None:
+def test_grammars_that_only_look_costly_are_accepted(grammar: Grammar) -> None:
     begin = time.process_time()
     masker = COMPILER.compile(grammar)
     for _ in range(20):
@@ -130,7 +130,7 @@ def test_no_more_large_grammars_wait_than_threads_can_spare(monkeypatch: pytest.
         pass
 
 
-def test_what_is_remembered_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_grammars_is_bounded_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Grammar] = []
 
     def note(grammar: Grammar) -> str:
@@ -145,7 +145,7 @@ def test_what_is_remembered_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPat
     assert built == [*grammars, grammars[0]]
 
 
-def test_callers_who_begin_with_the_same_large_grammar_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_with_the_same_large_grammar_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Grammar] = []
     may_go = threading.Event()
 
@@ -165,7 +165,7 @@ def test_callers_who_begin_with_the_same_large_grammar_take_one_place(monkeypatc
     assert built == [large]
 
 
-def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_grammar_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding out what a grammar costs takes as long as it may cost: who sends it over and over takes nobody's time."""
     tried: list[str] = []
     may_go = threading.Event()
@@ -187,7 +187,7 @@ def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     }
 
 
-def test_one_that_could_not_be_tried_in_time_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_could_not_be_tried_in_time_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_MAX_WAIT_S", 0.0)
     compiler = GrammarCompiler(VOCABULARY)
     with pytest.raises(Overloaded, match="the trial of the grammar took too long"):
@@ -196,7 +196,7 @@ def test_one_that_could_not_be_tried_in_time_may_come_again(monkeypatch: pytest.
     compiler.compile(lark('start: "a"'))
 
 
-def test_each_caller_is_told_what_is_wrong_with_the_same_grammar() -> None:
+def test_each_caller_gets_the_error_of_the_same_grammar() -> None:
     wrong = Grammar("regex", "(" * 5000)
     with ThreadPoolExecutor(3) as pool:
         for future in [pool.submit(COMPILER.compile, wrong) for _ in range(3)]:

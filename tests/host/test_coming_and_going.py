@@ -218,7 +218,7 @@ async def begun(tmp_path: Path) -> World:
     return here
 
 
-def test_some_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_some_loads_and_unloads_do_not_disturb_other_models(tmp_path: Path) -> None:
     async def scenario() -> None:
         here = await begun(tmp_path)
         await come_and_go(here, NUM_OF_SOME)
@@ -231,7 +231,7 @@ def test_some_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None
 
 @pytest.mark.full("memory and threads that a model leaves behind show only after many")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
-def test_150_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_150_loads_and_unloads_do_not_disturb_other_models(tmp_path: Path) -> None:
     async def scenario() -> None:
         here = await begun(tmp_path)
         await come_and_go(here, NUM_WARM_UP)

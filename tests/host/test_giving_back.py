@@ -92,7 +92,7 @@ async def use(host: ModelHost[ComposedModel], options: dict[str, str]) -> None:
 
 
 @pytest.mark.varies("what an interpreter holds on to depends on the Python")
-def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
+def test_no_object_of_an_unloaded_model_stays(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "own"
     shutil.copytree(demo_model_dir(), directory)
     (directory / "model.py").write_text(OPERATORS_FILE, encoding="utf-8")
@@ -113,7 +113,7 @@ def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_model_of_the_start_goes_like_any_other(tmp_path: Path) -> None:
+def test_the_first_model_is_freed_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     line = f"{demo_model_dir()} --cache-dir {tmp_path}/cache --kv-cache-gb 0.01"
     [config] = resolve_all(read_arguments(line.split()).givens, {}, demo_model_dir()).models

@@ -25,7 +25,7 @@ from tests.support.patience import until
 # --- load and unload --------------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_served_once_it_is_loaded_and_never_before(tmp_path: Path) -> None:
+def test_a_model_is_served_only_after_its_load(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.gates["a"] = asyncio.Event()
         (found.store / "a" / "model.safetensors").write_bytes(bytes(1000))
@@ -49,7 +49,7 @@ def test_a_model_is_served_once_it_is_loaded_and_never_before(tmp_path: Path) ->
     play(tmp_path, scenario)
 
 
-def test_the_host_is_what_the_protocol_says(tmp_path: Path) -> None:
+def test_the_host_implements_the_protocol(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         host: ModelHosting = found.host
         assert [source.name for source in host.stored()] == ["a", "b", "c"]
@@ -57,7 +57,7 @@ def test_the_host_is_what_the_protocol_says(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_an_unloaded_model_is_gone_and_the_next_one_is_the_default(tmp_path: Path) -> None:
+def test_after_an_unload_the_next_model_is_the_default(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a", "b")
         engine, [built] = (
@@ -81,7 +81,7 @@ def test_an_unloaded_model_is_gone_and_the_next_one_is_the_default(tmp_path: Pat
     play(tmp_path, scenario)
 
 
-def test_one_operation_at_a_time_has_a_name_and_other_names_go_on(tmp_path: Path) -> None:
+def test_one_operation_at_a_time_has_a_name_while_others_run(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.gates["a"] = asyncio.Event()
         loading = asyncio.create_task(found.host.load(ModelSource("a")))
@@ -98,7 +98,7 @@ def test_one_operation_at_a_time_has_a_name_and_other_names_go_on(tmp_path: Path
     play(tmp_path, scenario)
 
 
-def test_running_calls_finish_before_a_model_goes_and_new_ones_are_refused(tmp_path: Path) -> None:
+def test_running_calls_finish_before_an_unload_and_new_ones_are_refused(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a", "b")
         model, done = found.registry.find("a"), asyncio.Event()
@@ -131,7 +131,7 @@ def test_calls_that_do_not_finish_in_time_are_aborted(tmp_path: Path) -> None:
     play(tmp_path, scenario, drain_s=0.01)
 
 
-def test_a_caller_who_goes_away_ends_nothing_halfway(tmp_path: Path) -> None:
+def test_a_caller_that_leaves_ends_no_operation_halfway(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.gates["a"] = asyncio.Event()
         loading = asyncio.create_task(found.host.load(ModelSource("a")))
@@ -171,9 +171,7 @@ def test_an_engine_that_fails_to_end_does_not_keep_its_place(tmp_path: Path) -> 
         (MemoryError(), EngineFailed, "Model a could not be loaded: MemoryError: "),
     ],
 )
-def test_a_failed_load_leaves_everything_as_it_was(
-    tmp_path: Path, failure: Exception, kind: type[ServerError], text: str
-) -> None:
+def test_a_failed_load_changes_nothing(tmp_path: Path, failure: Exception, kind: type[ServerError], text: str) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "b")
         found.builder.failures["a"] = failure
@@ -196,7 +194,7 @@ def test_a_failed_load_leaves_everything_as_it_was(
     play(tmp_path, scenario)
 
 
-def test_a_failure_is_forgotten_when_asked_to_or_when_there_are_too_many(tmp_path: Path) -> None:
+def test_failures_are_forgotten_by_an_unload_or_if_they_are_too_many(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         for number in range(110):
             name = f"m{number}"
@@ -219,7 +217,7 @@ def test_a_failure_is_forgotten_when_asked_to_or_when_there_are_too_many(tmp_pat
         (ModelSource("x"), NotFound),
     ],
 )
-def test_what_the_store_does_not_allow_is_refused_in_one_line(
+def test_sources_outside_the_store_are_refused_in_one_line(
     tmp_path: Path, source: ModelSource, kind: type[ServerError]
 ) -> None:
     async def scenario(found: Hosting) -> None:
@@ -234,7 +232,7 @@ def test_what_the_store_does_not_allow_is_refused_in_one_line(
     play(tmp_path, scenario)
 
 
-def test_nothing_is_done_while_the_server_loads_or_drains(tmp_path: Path) -> None:
+def test_operations_are_refused_while_the_server_loads_or_drains(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a")
         found.registry.drain()
@@ -249,7 +247,7 @@ def test_nothing_is_done_while_the_server_loads_or_drains(tmp_path: Path) -> Non
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_gives_up_loads_and_stops_every_engine_once(tmp_path: Path) -> None:
+def test_closing_abandons_loads_and_stops_every_engine_once(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a", "b")
         engines = [found.engine("a"), found.engine("b")]

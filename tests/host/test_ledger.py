@@ -19,7 +19,7 @@ def ledger(limit: int = LIMIT, free: int = 2**40) -> MemoryLedger:
     return MemoryLedger(limit, lambda: free)
 
 
-def test_what_fits_exactly_is_taken_and_one_byte_more_is_refused() -> None:
+def test_an_exact_fit_is_accepted_and_one_byte_more_is_refused() -> None:
     books = ledger()
     books.reserve("a", ModelMemory(40, 30, 20))
     assert (books.held_bytes, books.available_bytes()) == (90, 10)
@@ -41,13 +41,13 @@ def test_a_refusal_has_all_the_numbers_and_changes_nothing() -> None:
     assert books.held_bytes == 65 * MIB
 
 
-def test_what_other_programs_take_counts() -> None:
+def test_memory_of_other_programs_counts() -> None:
     assert ledger(free=7).available_bytes() == 7
     with pytest.raises(NoMemory, match="no model is loaded"):
         ledger(free=7).reserve("a", ModelMemory(8))
 
 
-def test_what_leaves_hands_its_room_over_and_nobody_else_gets_it() -> None:
+def test_a_leaving_model_hands_its_room_only_to_its_successor() -> None:
     books = ledger()
     old = books.reserve("old", ModelMemory(80))
     new = books.reserve("new", ModelMemory(90), [old])
@@ -72,7 +72,7 @@ def test_an_estimate_is_corrected() -> None:
     assert books.held_bytes == 0
 
 
-def test_the_operators_own_start_is_not_refused() -> None:
+def test_the_operators_start_is_not_refused() -> None:
     books = ledger()
     books.reserve("a", ModelMemory(150), is_forced=True)
     assert books.available_bytes() == 0

@@ -31,7 +31,7 @@ def test_a_container_limit_bounds_the_available_memory(meminfo: Path, tmp_path: 
     assert available_memory_bytes(meminfo, tmp_path, missing) == 8 * GIB
 
 
-def test_all_memory_is_the_machines_or_the_smallest_limits_whoever_uses_it(meminfo: Path, tmp_path: Path) -> None:
+def test_all_memory_is_the_machines_or_the_smallest_limit(meminfo: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert all_memory_bytes(meminfo, tmp_path, missing) == 9 * 1024
     meminfo.write_text(f"MemTotal: {8 * 1024**2} kB\nMemAvailable: 1 kB\n")

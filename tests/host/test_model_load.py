@@ -70,7 +70,7 @@ def test_the_stages_of_loads_that_read_files_are_those_that_count_as_reading(dir
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_how_much_of_a_model_was_read_grows_to_all_of_it(is_kept: bool, directory: Path, tmp_path: Path) -> None:
+def test_the_bytes_read_grow_to_the_models_size(is_kept: bool, directory: Path, tmp_path: Path) -> None:
     config = config_of(directory, cache_dir=str(tmp_path))
     if is_kept:
         ModelLoad(config, lambda *_: None).wait()
@@ -123,7 +123,7 @@ class Unread:
 
 
 @pytest.mark.parametrize("available_bytes", [(8 << 20) - 1, 0])
-def test_a_model_for_which_there_is_no_memory_is_refused_before_it_is_read(
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
     available_bytes: int, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.host.loading.available_memory_bytes", lambda: available_bytes)
@@ -136,9 +136,7 @@ def test_a_model_for_which_there_is_no_memory_is_refused_before_it_is_read(
         loading.result()
 
 
-def test_a_model_for_which_there_is_just_enough_memory_is_loaded(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_fits_exactly_is_loaded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(directory)
     least = memory_needs(config).least
     monkeypatch.setattr("dragoman.host.loading.available_memory_bytes", lambda: least)
@@ -149,22 +147,20 @@ def test_a_model_for_which_there_is_just_enough_memory_is_loaded(
     assert _model_of(ModelLoad(config, lambda *_: None, has_room=True)).facts.hidden_size == UNTIED.hidden_size
 
 
-def test_a_failure_is_raised_where_the_result_is_asked_for(tmp_path: Path) -> None:
+def test_result_raises_the_failure_of_the_load(tmp_path: Path) -> None:
     loading = ModelLoad(config_of(write_checkpoint(UNTIED, tmp_path), kv_dtype="bf16", dtype="f32"), lambda *_: None)
     with pytest.raises(ModelError, match="kv-dtype 'bf16'"):
         loading.result()
 
 
-def test_a_cache_directory_that_cannot_be_made_is_a_mistake_in_the_configuration(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_a_cache_directory_that_cannot_be_created_is_a_configuration_error(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path / "file" / "cache")), lambda *_: None)
     with pytest.raises(ConfigError, match="must be a directory that can be created"):
         loading.result()
 
 
-def test_a_load_that_nobody_wants_ends_at_its_next_stage(directory: Path, tmp_path: Path) -> None:
+def test_an_abandoned_load_ends_at_its_next_stage(directory: Path, tmp_path: Path) -> None:
     stages: list[str] = []
     has_begun, may_go_on = threading.Event(), threading.Event()
 

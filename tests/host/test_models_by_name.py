@@ -25,7 +25,7 @@ def away(found: Hosting) -> list[str]:
     return [one.name for one in found.registry.unloaded]
 
 
-def test_what_the_directory_holds_is_known_and_loaded_once(tmp_path: Path) -> None:
+def test_models_of_the_directory_are_listed_and_loaded_once(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await found.host.look()
         assert away(found) == ["a", "org/b"]
@@ -43,7 +43,7 @@ def test_what_the_directory_holds_is_known_and_loaded_once(tmp_path: Path) -> No
     play(tmp_path, scenario, "a", "org/b", is_named=True)
 
 
-def test_a_failure_is_told_to_its_callers_and_the_next_one_tries_again(tmp_path: Path) -> None:
+def test_callers_get_the_failure_and_the_next_call_tries_again(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await found.host.look()
         found.builder.failures["a"] = RuntimeError("the disk\nis gone")
@@ -58,7 +58,7 @@ def test_a_failure_is_told_to_its_callers_and_the_next_one_tries_again(tmp_path:
     play(tmp_path, scenario, is_named=True)
 
 
-def test_models_in_use_are_waited_for_where_that_makes_room(tmp_path: Path) -> None:
+def test_a_load_waits_for_models_in_use_if_that_makes_room(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.needs_by_name.update(a=needs(60), b=needs(60), c=needs(101))
         await use(found, "a")
@@ -73,7 +73,7 @@ def test_models_in_use_are_waited_for_where_that_makes_room(tmp_path: Path) -> N
     play(tmp_path, scenario, is_named=True)
 
 
-def test_idle_models_leave_in_time_and_come_back_when_they_are_called(tmp_path: Path) -> None:
+def test_idle_models_are_unloaded_and_calls_load_them_again(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await found.host.look()
         await use(found, "a")
@@ -90,7 +90,7 @@ def test_idle_models_leave_in_time_and_come_back_when_they_are_called(tmp_path: 
     play(tmp_path, scenario, is_named=True, idle_s=0.05)
 
 
-def test_a_call_may_say_how_long_its_model_stays(tmp_path: Path) -> None:
+def test_a_call_can_set_how_long_its_model_stays(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         for name in "abc":
             await use(found, name)
@@ -114,7 +114,7 @@ def test_a_call_may_say_how_long_its_model_stays(tmp_path: Path) -> None:
     play(tmp_path, scenario, is_named=True)
 
 
-def test_the_default_model_of_the_start_stays_the_default_while_it_is_away(tmp_path: Path) -> None:
+def test_the_default_model_stays_the_default_while_unloaded(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await start(found, "a", "b")
         found.host.keep(found.registry.find("a"), 0.0)
@@ -131,7 +131,7 @@ def test_the_default_model_of_the_start_stays_the_default_while_it_is_away(tmp_p
     play(tmp_path, scenario, is_ready=False)
 
 
-def test_a_server_of_one_model_has_one_while_it_is_away(tmp_path: Path) -> None:
+def test_a_server_of_one_model_still_has_one_while_it_is_unloaded(tmp_path: Path) -> None:
     """APIs that take any name where there is but one model go on doing so."""
 
     async def scenario(found: Hosting) -> None:

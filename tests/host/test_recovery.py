@@ -52,7 +52,7 @@ def test_a_dead_engine_is_renewed_and_nothing_else_is_touched(tmp_path: Path, ca
     play(tmp_path, scenario)
 
 
-def test_an_engine_that_tells_of_its_death_is_renewed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_reports_its_death_is_renewed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "LOOK_S", 3600.0)
 
     async def scenario(found: Hosting) -> None:
@@ -76,7 +76,7 @@ def test_an_attempt_that_fails_is_followed_by_another_one(tmp_path: Path, caplog
     play(tmp_path, scenario)
 
 
-def test_after_so_many_restarts_the_model_stays_dead_until_it_is_loaded_again(
+def test_after_the_last_restart_the_model_stays_dead_until_a_load(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(found: Hosting) -> None:
@@ -103,7 +103,7 @@ def test_after_so_many_restarts_the_model_stays_dead_until_it_is_loaded_again(
 
 
 @pytest.mark.parametrize(("action", "num_renewals"), [("exit", 0), ("restart-then-exit", 1)])
-def test_the_process_is_told_to_end(action: FailureAction, num_renewals: int, tmp_path: Path) -> None:
+def test_the_process_ends_if_the_policy_says_so(action: FailureAction, num_renewals: int, tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a")
         for _ in range(num_renewals):
@@ -168,7 +168,7 @@ def test_an_engine_that_recovers_by_itself_is_left_alone(tmp_path: Path) -> None
     play(tmp_path, scenario)
 
 
-def test_an_engine_that_cannot_tell_how_it_is_keeps_no_other_from_being_watched(
+def test_a_failing_health_check_does_not_stop_the_watch_of_other_engines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(found: Hosting) -> None:

@@ -63,7 +63,7 @@ def test_a_failed_replacement_leaves_the_old_model(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_calls_meet_a_model_whatever_is_replaced(tmp_path: Path) -> None:
+def test_calls_are_answered_during_all_replacements(tmp_path: Path) -> None:
     """Calls come all the time while a model is replaced again and again: none is refused or aborted."""
 
     async def scenario(found: Hosting) -> None:
@@ -94,7 +94,7 @@ def test_calls_meet_a_model_whatever_is_replaced(tmp_path: Path) -> None:
 # --- reconciliation ---------------------------------------------------------------------------------------------------
 
 
-def test_sync_unloads_what_is_gone_replaces_what_changed_and_loads_what_is_new(tmp_path: Path) -> None:
+def test_sync_unloads_missing_replaces_changed_and_loads_new_models(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a", "b", "c")
         kept = found.registry.find("b")
@@ -114,7 +114,7 @@ def test_sync_unloads_what_is_gone_replaces_what_changed_and_loads_what_is_new(t
     play(tmp_path, scenario)
 
 
-def test_sync_does_what_it_can_and_tells_the_rest(tmp_path: Path) -> None:
+def test_sync_reports_its_failures_and_does_the_rest(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a", "b")
         found.host.pin("b")
@@ -129,7 +129,7 @@ def test_sync_does_what_it_can_and_tells_the_rest(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_a_sync_that_does_not_fit_as_a_whole_touches_nothing(tmp_path: Path) -> None:
+def test_a_sync_that_does_not_fit_as_a_whole_changes_nothing(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a")
         found.builder.needs_by_name.update(b=needs(60), c=needs(41))

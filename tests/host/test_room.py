@@ -36,7 +36,7 @@ from tests.support.tiers import everything
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_is_refused_without_changes(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a")
         found.builder.needs_by_name.update(b=needs(70, 11), a=needs(70, 11))
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_touched(tmp_path: Path)
     play(tmp_path, scenario)
 
 
-def test_the_first_of_several_models_for_which_there_is_no_memory_ends_the_start(tmp_path: Path) -> None:
+def test_the_first_model_that_does_not_fit_ends_the_start(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.needs_by_name.update(a=needs(50, 10), b=needs(40, 1))
         with pytest.raises(
@@ -66,7 +66,7 @@ def test_the_first_of_several_models_for_which_there_is_no_memory_ends_the_start
     play(tmp_path, scenario, is_ready=False)
 
 
-def test_a_cache_grows_into_what_is_free_but_not_beyond_what_is_useful(tmp_path: Path) -> None:
+def test_a_cache_takes_free_memory_up_to_the_useful_size(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.needs_by_name.update(a=needs(20, 1, 200, 10), b=needs(10, 1, 2))
         await load(found, "a", "b")
@@ -77,7 +77,7 @@ def test_a_cache_grows_into_what_is_free_but_not_beyond_what_is_useful(tmp_path:
     play(tmp_path, scenario)
 
 
-def test_estimates_are_corrected_by_what_a_model_says_it_took(tmp_path: Path) -> None:
+def test_estimates_are_corrected_by_the_models_size(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.memory_by_name["a"] = ModelMemory(3, 4, 5)
         await load(found, "a")
@@ -87,7 +87,7 @@ def test_estimates_are_corrected_by_what_a_model_says_it_took(tmp_path: Path) ->
     play(tmp_path, scenario)
 
 
-def test_loads_side_by_side_share_what_is_there(tmp_path: Path) -> None:
+def test_simultaneous_loads_share_the_memory(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         for name in "abc":
             found.builder.needs_by_name[name] = needs(40)
@@ -142,7 +142,7 @@ def test_callers_of_one_name_share_one_load(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_a_load_on_demand_that_fails_fails_for_all_that_wait(tmp_path: Path) -> None:
+def test_a_failed_load_on_demand_fails_for_all_waiting_calls(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.gates["a"] = asyncio.Event()
         found.builder.failures["a"] = ModelError("bad")
@@ -157,7 +157,7 @@ def test_a_load_on_demand_that_fails_fails_for_all_that_wait(tmp_path: Path) -> 
     play(tmp_path, scenario)
 
 
-def test_room_is_made_by_the_least_recently_used_and_never_by_pinned_or_busy_models(tmp_path: Path) -> None:
+def test_the_least_recently_used_models_make_room_never_pinned_or_busy_ones(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "e", "f", "g")
 
     async def scenario(found: Hosting) -> None:
@@ -197,7 +197,7 @@ def test_the_default_model_of_the_start_stays(tmp_path: Path) -> None:
     play(tmp_path, scenario, is_ready=False)
 
 
-def test_a_dropped_model_comes_back_as_it_was_until_it_is_unloaded(tmp_path: Path) -> None:
+def test_a_dropped_model_is_loaded_again_unless_it_was_unloaded(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.needs_by_name.update(x=needs(60), b=needs(60))
         await found.host.load(ModelSource("a", "x", "7", {"max_num_seqs": "3"}))
@@ -214,7 +214,7 @@ def test_a_dropped_model_comes_back_as_it_was_until_it_is_unloaded(tmp_path: Pat
     play(tmp_path, scenario)
 
 
-def test_what_several_callers_are_waiting_for_is_not_dropped_for_each_other(tmp_path: Path) -> None:
+def test_models_that_calls_wait_for_are_not_dropped_for_each_other(tmp_path: Path) -> None:
     """More models are asked for than fit, by callers who come back: each gets its model, and holds it while it works."""
     names = [f"m{number}" for number in range(8)]
 
@@ -240,7 +240,7 @@ def test_what_several_callers_are_waiting_for_is_not_dropped_for_each_other(tmp_
     play(tmp_path, scenario, *names)
 
 
-def test_who_asks_for_a_model_that_leaves_gets_it_again(tmp_path: Path) -> None:
+def test_a_call_for_a_leaving_model_loads_it_again(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         await load(found, "a")
         done = asyncio.Event()

@@ -49,7 +49,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_is_brought_is_what_the_hub_has_without_the_rest(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_only_the_needed_files_are_downloaded(hub: FakeHub, environ: dict[str, str]) -> None:
     repository = hub.add("org/name", {**FILES, "README.md": b"hello", "pytorch_model.bin": b"x" * 2000})
     stages: list[tuple[str, float]] = []
     directory = pull("org/name", environ, stages=stages)
@@ -60,7 +60,7 @@ def test_what_is_brought_is_what_the_hub_has_without_the_rest(hub: FakeHub, envi
     assert [one for one, _ in sorted(enumerate(stages), key=lambda pair: pair[1][1])] == list(range(len(stages)))
 
 
-def test_bytes_are_counted_for_whoever_shows_them(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_bytes_are_counted_during_a_download(hub: FakeHub, environ: dict[str, str]) -> None:
     commit = hub.add("org/name", FILES).commit
     counted: list[download.Arrived] = []
     bring(HubModel("org/name"), hub_environment(environ), lambda stage, fraction: None, print, counted.append)
@@ -78,7 +78,7 @@ def test_the_second_time_nothing_is_downloaded(hub: FakeHub, environ: dict[str, 
     assert hub.bytes_sent == sent
 
 
-def test_a_pinned_commit_that_is_here_needs_no_hub(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_a_cached_commit_needs_no_hub(hub: FakeHub, environ: dict[str, str]) -> None:
     commit = hub.add("org/name", FILES).commit
     first = pull(f"org/name@{commit}", environ)
     hub.requests.clear()
@@ -86,7 +86,7 @@ def test_a_pinned_commit_that_is_here_needs_no_hub(hub: FakeHub, environ: dict[s
     assert hub.requests == []
 
 
-def test_a_new_commit_is_brought_and_a_tag_stays_what_it_was(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_a_new_commit_is_downloaded_and_a_tag_stays(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.add("org/name", FILES, tags=("v1",))
     old = pull("org/name@v1", environ)
     hub.add("org/name", {**FILES, "config.json": b'{"new": 1}'})
@@ -96,14 +96,14 @@ def test_a_new_commit_is_brought_and_a_tag_stays_what_it_was(hub: FakeHub, envir
     assert contents(old)["config.json"] == FILES["config.json"]
 
 
-def test_a_connection_that_breaks_off_is_tried_again(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_a_broken_connection_is_retried(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.add("org/name", FILES)
     hub.breaks["model.safetensors"] = [1000, 2000]
     assert contents(pull("org/name", environ)) == FILES
     assert hub.asked_for("model.safetensors") >= 3
 
 
-def test_a_download_that_was_stopped_goes_on_where_it_was(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_a_stopped_download_continues(hub: FakeHub, environ: dict[str, str]) -> None:
     """What the cache has of a file is not asked for again, if the library can use it; whole files never are."""
     hub.add("org/name", FILES)
     hub.breaks["model.safetensors"] = [1000] * 50
@@ -129,7 +129,7 @@ def test_half_a_file_in_the_cache_is_only_completed(hub: FakeHub, environ: dict[
     assert hub.ranges == ["bytes=60000-"]
 
 
-def test_a_gguf_file_is_what_is_served(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_a_gguf_model_is_the_path_of_its_file(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.add("org/name", {"a-Q4_0.gguf": b"GGUF" * 500, "a-Q8_0.gguf": b"GGUF" * 900, "README.md": b""})
     path = pull("org/name:Q4_0", environ)
     assert (path.name, path.read_bytes()) == ("a-Q4_0.gguf", b"GGUF" * 500)
@@ -139,7 +139,7 @@ def test_a_gguf_file_is_what_is_served(hub: FakeHub, environ: dict[str, str]) ->
 # --- without the hub ---
 
 
-def test_offline_the_cache_is_used_and_that_is_said(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_offline_the_cache_is_used_with_a_note(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.add("org/name", FILES)
     directory = pull("org/name", environ)
     hub.requests.clear()
@@ -149,13 +149,13 @@ def test_offline_the_cache_is_used_and_that_is_said(hub: FakeHub, environ: dict[
     assert hub.requests == []
 
 
-def test_offline_a_model_that_is_not_here_is_refused(environ: dict[str, str]) -> None:
+def test_offline_a_missing_model_is_refused(environ: dict[str, str]) -> None:
     found = failure("org/name", {**environ, "HF_HUB_OFFLINE": "1"})
     assert found.startswith("org/name: neither a directory here nor a model in the hub's cache")
     assert found.endswith("nothing is downloaded, because HF_HUB_OFFLINE is set")
 
 
-def test_offline_half_a_model_is_refused_by_what_is_missing(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_offline_an_incomplete_model_is_refused_with_the_missing_file(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.add("org/name", FILES)
     hub.breaks["model.safetensors"] = [10] * 50
     failure("org/name", environ)
@@ -168,7 +168,7 @@ def unused_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_without_a_network_the_cache_is_used_and_that_is_said(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_without_a_network_the_cache_is_used_with_a_note(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.add("org/name", FILES)
     directory = pull("org/name", environ)
     notes: list[str] = []
@@ -179,12 +179,12 @@ def test_without_a_network_the_cache_is_used_and_that_is_said(hub: FakeHub, envi
     assert notes[0].endswith("taken from the cache as it is there")
 
 
-def test_without_a_network_and_a_cache_the_hub_is_named(environ: dict[str, str]) -> None:
+def test_without_a_network_and_a_cache_the_error_names_the_hub(environ: dict[str, str]) -> None:
     url = f"http://127.0.0.1:{unused_port()}"
     assert failure("org/name", {**environ, "HF_ENDPOINT": url}).startswith(f"org/name: {url} cannot be reached")
 
 
-def test_a_failing_hub_is_told_by_its_status(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_the_error_of_a_failing_hub_has_its_status(hub: FakeHub, environ: dict[str, str]) -> None:
     hub.is_failing = True
     assert failure("org/name", environ) == f"org/name: {hub.url} fails (status 500)"
 
@@ -212,7 +212,9 @@ def test_a_private_model_needs_its_token(hub: FakeHub, environ: dict[str, str]) 
 
 
 @pytest.mark.parametrize(("token", "what"), [("", "accept its terms"), ("other", "ask for access")])
-def test_a_gated_model_says_where_to_ask(token: str, what: str, hub: FakeHub, environ: dict[str, str]) -> None:
+def test_the_error_for_a_gated_model_says_where_to_ask(
+    token: str, what: str, hub: FakeHub, environ: dict[str, str]
+) -> None:
     hub.add("org/name", FILES, token="secret", is_gated=True)
     found = failure("org/name", {**environ, "HF_TOKEN": token})
     assert found.startswith(f"org/name: gated on {hub.url}; {what} at {hub.url}/org/name, and set HF_TOKEN")
@@ -223,7 +225,7 @@ def test_a_gated_model_says_where_to_ask(token: str, what: str, hub: FakeHub, en
 # --- disks ---
 
 
-def test_no_room_is_told_before_anything_is_downloaded(
+def test_missing_disk_space_is_reported_before_the_download(
     hub: FakeHub, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("org/name", FILES)
@@ -233,7 +235,7 @@ def test_no_room_is_told_before_anything_is_downloaded(
     assert hub.bytes_sent == 0
 
 
-def test_a_disk_that_gets_full_meanwhile(
+def test_a_disk_that_fills_up_during_a_download(
     hub: FakeHub, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("org/name", FILES)
@@ -264,7 +266,7 @@ def test_a_cache_that_cannot_be_written(hub: FakeHub, environ: dict[str, str], m
 # --- the environment ---
 
 
-def test_the_cache_lies_where_the_library_has_it(tmp_path: Path) -> None:
+def test_the_cache_is_the_librarys(tmp_path: Path) -> None:
     assert hub_environment({"HF_HOME": str(tmp_path)}).cache == tmp_path / "hub"
     assert hub_environment({"HF_HOME": "/x", "HF_HUB_CACHE": str(tmp_path)}).cache == tmp_path
     assert hub_environment(os.environ).cache == Path(constants.HF_HUB_CACHE)
@@ -279,7 +281,7 @@ SEEING = ("language", "text_embeddings", "vision_embeddings", "vision_projection
 
 
 @pytest.mark.parametrize("broken", [None, "openvino_vision_projection_model.bin"])
-def test_offline_an_exported_model_that_sees_is_taken_if_it_is_whole(
+def test_offline_an_exported_vision_model_is_used_if_complete(
     broken: str | None, hub: FakeHub, environ: dict[str, str]
 ) -> None:
     names = [f"openvino_{part}_model.{end}" for part in SEEING for end in ("xml", "bin")]

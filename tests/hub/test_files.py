@@ -34,23 +34,23 @@ def chosen(names: Sequence[str], gguf: str = "") -> set[str]:
         ("openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin"),
     ],
 )
-def test_the_files_that_a_server_reads_are_brought_and_no_others(weights: tuple[str, ...]) -> None:
+def test_only_the_files_that_a_server_reads_are_chosen(weights: tuple[str, ...]) -> None:
     assert chosen([*TEXT, *weights, *OTHER]) == {*TEXT, *weights}
 
 
-def test_the_same_weights_are_not_brought_twice() -> None:
+def test_the_same_weights_are_not_chosen_twice() -> None:
     assert chosen(["config.json", "model.safetensors", "consolidated.safetensors", "openvino_model.xml"]) == {
         "config.json",
         "model.safetensors",
     }
 
 
-def test_templates_and_tokenizers_of_all_kinds_are_brought() -> None:
+def test_templates_and_tokenizers_of_all_kinds_are_chosen() -> None:
     small = {"additional_chat_templates/tool.jinja", "qwen.tiktoken", "tokenizer.model", "tekken.json", "merges.txt"}
     assert chosen(["model.safetensors", "docs/config.json", *small]) == {"model.safetensors", *small}
 
 
-def test_what_says_how_a_model_embeds_is_brought() -> None:
+def test_files_about_embeddings_are_chosen() -> None:
     own = {
         "modules.json", "artifact.metadata", "sentence_bert_config.json", "config_sentence_transformers.json", "vocab.txt",
         "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
@@ -68,13 +68,13 @@ GGUFS = ("Name-Q4_0.gguf", "Name-Q8_0-00001-of-00002.gguf", "Name-Q8_0-00002-of-
 
 
 @table(("wanted", "count"), [("Q4_0", 1), ("q8_0", 2)])
-def test_of_gguf_files_one_quantisation_is_brought_with_all_its_parts(wanted: str, count: int) -> None:
+def test_one_quantisation_of_gguf_files_is_chosen_with_all_parts(wanted: str, count: int) -> None:
     found = chosen([*GGUFS, "config.json", "model.safetensors"], wanted)
     assert found == {"config.json", *(name for name in GGUFS[:3] if wanted.upper() in name)}
     assert len(found) == count + 1
 
 
-def test_a_quantisation_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_a_missing_quantisation_is_reported_with_the_existing_ones() -> None:
     with pytest.raises(HubError, match=r"org/name: no GGUF file of type Q5_K_M; there are Q4_0, Q8_0"):
         chosen(GGUFS, "Q5_K_M")
 
@@ -104,7 +104,7 @@ def test_a_repository_without_weights_is_refused() -> None:
         ("model-f16.gguf", "F16"), ("gpt-oss-20b-mxfp4.gguf", "MXFP4"), ("name.gguf", ""), ("Q8_0.gguf", "Q8_0"),
     ],
 )  # fmt: skip
-def test_the_name_of_a_gguf_file_tells_its_quantisation(name: str, wanted: str) -> None:
+def test_the_name_of_a_gguf_file_has_its_quantisation(name: str, wanted: str) -> None:
     assert gguf_type(name) == wanted
 
 
@@ -116,7 +116,7 @@ def test_the_name_of_a_gguf_file_tells_its_quantisation(name: str, wanted: str) 
         ("org/name:Q4_0@v1.0", HubModel("org/name", "v1.0", "Q4_0")),
     ],
 )
-def test_names_of_the_hub_are_known_and_written_back(text: str, model: HubModel) -> None:
+def test_names_of_the_hub_are_read_and_written(text: str, model: HubModel) -> None:
     assert hub_model(text) == model
     assert str(model) == text
 
@@ -126,5 +126,5 @@ def test_names_of_the_hub_are_known_and_written_back(text: str, model: HubModel)
     ["./org/name", "/org/name", "~/org", "name", "a/b/c", "org/..", "../name", "org/", "", "org/na me", "s3://a/b",
      "org/a--b", "org/name@", "org/name@../x", "file://a/b"],
 )  # fmt: skip
-def test_paths_are_no_names_of_the_hub(text: str) -> None:
+def test_paths_are_not_names_of_the_hub(text: str) -> None:
     assert hub_model(text) is None

@@ -40,7 +40,7 @@ PUBLIC = words("""
 
 
 @table("text", NOT_PUBLIC)
-def test_an_address_that_is_not_everybodys_is_not_public(text: str) -> None:
+def test_private_and_reserved_addresses_are_not_public(text: str) -> None:
     assert not is_public(ip_address(text))
 
 
@@ -50,7 +50,7 @@ def test_an_address_of_the_internet_is_public(text: str) -> None:
 
 
 @given(st.ip_addresses())
-def test_nothing_is_public_that_python_knows_to_be_private(address: object) -> None:
+def test_addresses_that_python_calls_private_are_not_public(address: object) -> None:
     there = ip_address(str(address))
     if is_public(there) and not str(there).startswith("64:ff9b::"):
         kinds = ("is_private", "is_loopback", "is_link_local", "is_multicast", "is_reserved", "is_unspecified")

@@ -64,7 +64,7 @@ def test_base64_is_taken_as_clients_write_it(text: str) -> None:
         "xdata:image/png;base64", "data:video/mp4;base64", "data:image/png\n;text;", "https://a.example/",
     ],
 )  # fmt: skip
-def test_other_heads_are_refused(head: str) -> None:
+def test_other_heads_of_data_urls_are_refused(head: str) -> None:
     fault = refused(f"{head},{BASE64}")
     assert fault.problem == "address"
     assert "data:image/...;base64,..." in fault.message
@@ -86,7 +86,7 @@ def test_text_that_is_not_base64_is_refused(text: str) -> None:
     assert refused(f"data:image/png;base64,{text}").problem == "encoding"
 
 
-def test_long_nonsense_is_repeated_in_part() -> None:
+def test_the_error_repeats_only_the_beginning_of_a_long_text() -> None:
     assert refused("data:image/png;base64," + "!" * 100_000).message.endswith('!..."')
     assert refused("!" * 100_000).message.endswith('!..."')
 

@@ -211,7 +211,7 @@ def test_several_threads_decode_at_a_time() -> None:
     assert all((pixels_of(one) == colours(one.width, 30)).all() for one in pictures)
 
 
-def test_nothing_is_written_about_odd_files() -> None:
+def test_pillow_writes_no_warnings_about_odd_files() -> None:
     exif = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\xff\xff\xff\xff\xff\xff\xff"
     files = [encoded(drawn(), "jpeg", exif=exif), png_file(30_000, 4_000, 8, 2, b"")]
     program = (

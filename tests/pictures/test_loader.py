@@ -93,7 +93,7 @@ def test_the_operators_hosts_are_those_of_the_limits() -> None:
 
 
 @table("url", ["http://a.example/", "https://a.example/", "file:///etc/passwd", "/etc/passwd", "hello", ""])
-def test_nothing_else_is_taken_where_no_host_is_allowed(plain: PictureLoader, url: str) -> None:
+def test_without_allowed_hosts_only_data_urls_are_accepted(plain: PictureLoader, url: str) -> None:
     with pytest.raises(PictureFault, match="this server fetches no images") as caught:
         run(lambda: plain.load(url, NAME))
     assert (caught.value.param, caught.value.problem) == (NAME, "address")
@@ -112,7 +112,7 @@ def test_the_one_that_fails_is_named(plain: PictureLoader) -> None:
     assert caught.value.param == "images[5]"
 
 
-def test_all_of_a_request_are_bounded_together_and_the_next_one_begins_anew() -> None:
+def test_the_pictures_of_one_request_are_bounded_together() -> None:
     small = PictureLoader(PictureLimits(max_pixels=20))
     assert len(run(lambda: small.load_all(sources(*[data_url(png())] * 4)))) == 4
     with pytest.raises(PictureFault, match="80 pixels in all"):
@@ -120,14 +120,14 @@ def test_all_of_a_request_are_bounded_together_and_the_next_one_begins_anew() ->
     assert len(run(lambda: small.load_all(sources(*[data_url(png())] * 4)))) == 4
 
 
-def test_a_host_that_is_not_found_in_time_is_given_up(gate: Gate) -> None:
+def test_a_slow_name_resolution_is_given_up(gate: Gate) -> None:
     slow = gated(gate, timeout_s=0.1)
     with pytest.raises(PictureFault, match=r"within 0\.1 seconds") as caught:
         run(lambda: slow.load("http://a.example/", NAME))
     assert caught.value.problem == "fetch"
 
 
-def test_slow_hosts_do_not_hold_up_data_urls(gate: Gate) -> None:
+def test_slow_hosts_do_not_delay_data_urls(gate: Gate) -> None:
     async def work() -> int:
         waiting = [asyncio.create_task(slow.load(f"http://{n}.a.example/", NAME)) for n in range(40)]
         await until(lambda: gate.num_asked == loader.FETCHING_THREADS)
@@ -155,7 +155,7 @@ def test_a_request_takes_a_few_places_in_the_queue(gate: Gate) -> None:
     run(work)
 
 
-def test_more_than_may_wait_are_told_so(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_beyond_the_queue_are_refused(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         waiting = [asyncio.create_task(slow.load(f"http://{n}.a.example/", NAME)) for n in range(threads + 3)]
         await until(lambda: gate.num_asked == threads)
@@ -173,7 +173,7 @@ def test_more_than_may_wait_are_told_so(gate: Gate, monkeypatch: pytest.MonkeyPa
     run(work)
 
 
-def test_one_whose_turn_does_not_come_in_time_is_told_so(gate: Gate) -> None:
+def test_a_fetch_whose_turn_does_not_come_in_time_is_refused(gate: Gate) -> None:
     async def work() -> None:
         first = [asyncio.create_task(long.load(f"http://{n}.a.example/", NAME)) for n in range(loader.FETCHING_THREADS)]
         await until(lambda: gate.num_asked == loader.FETCHING_THREADS)
@@ -235,7 +235,7 @@ def test_a_cancelled_fetch_ends_at_its_next_piece() -> None:
         run(work)
 
 
-def test_after_its_end_nothing_begins(plain: PictureLoader) -> None:
+def test_a_closed_loader_begins_nothing(plain: PictureLoader) -> None:
     plain.close()
     with pytest.raises(Unavailable):
         run(lambda: plain.load(data_url(png()), NAME))

@@ -18,7 +18,7 @@ from tests.pictures.drawing import data_url, png
 from tests.support.patience import PATIENCE_S, run
 
 
-def test_bytes_are_lent_in_the_order_of_asking_and_more_than_there_are_to_one_alone() -> None:
+def test_bytes_are_lent_in_order_and_too_many_to_one_alone() -> None:
     async def work() -> None:
         pool = Pool(100)
         first = await pool.lend(60)
@@ -43,7 +43,7 @@ def test_bytes_are_lent_in_the_order_of_asking_and_more_than_there_are_to_one_al
     run(work)
 
 
-def test_who_waits_too_long_is_told_so_and_who_leaves_holds_up_nobody() -> None:
+def test_a_long_wait_is_refused_and_a_cancelled_one_blocks_no_other() -> None:
     async def work() -> None:
         pool = Pool(100, max_wait_s=0.05)
         with await pool.lend(90):
@@ -60,7 +60,7 @@ def test_who_waits_too_long_is_told_so_and_who_leaves_holds_up_nobody() -> None:
     run(work)
 
 
-def test_loans_come_back_from_any_thread() -> None:
+def test_loans_return_on_any_thread() -> None:
     pool = Pool(10)
 
     def borrow(_: int) -> None:
@@ -127,7 +127,7 @@ def test_pictures_of_many_requests_are_bounded_together(monkeypatch: pytest.Monk
     assert watched.most < most, "of 29 MB of pixels alone"
 
 
-def test_memory_comes_back_however_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_returns_however_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = PictureMemory(16_000_000, max_wait_s=PATIENCE_S)
     watched = Watched(memory, monkeypatch)
     loader = PictureLoader(PictureLimits(max_pixels=1_000_000), memory=memory)

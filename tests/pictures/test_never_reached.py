@@ -160,7 +160,7 @@ def test_hosts_and_ports_that_are_not_on_the_list_are_not_even_resolved(url: str
     assert (fault.problem, network.resolved) == ("address", [])
 
 
-def test_it_would_be_reached_if_it_were_not_for_the_rule(inside: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_rule_the_host_would_be_reached(inside: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "is_public", lambda address: True)
     fetcher = Fetcher(limits(inside), WatchedNetwork(a="localhost"))
     for url in (f"http://127.0.0.1:{inside.port}/", f"http://a.example:{inside.port}/"):

@@ -52,11 +52,11 @@ def written(watching: AnswerWatch, model: str | bytes, most: int = 60) -> str:
         ({"budget": 1, "recurs": True, "reclosing_ids": tuple(b"!")}, "<t>ab<t>cd", "<t>a</t>b<t>!cd"),
     ],
 )
-def test_reasoning_ends_where_its_budget_does(thinking: dict[str, Any], model: str, expected: str) -> None:
+def test_reasoning_ends_with_its_budget(thinking: dict[str, Any], model: str, expected: str) -> None:
     assert written(watch(**thinking), model) == expected
 
 
-def test_a_character_is_completed_but_nothing_waits_for_one_that_never_is() -> None:
+def test_reasoning_ends_after_whole_characters_or_four_more_tokens() -> None:
     assert written(watch(is_open=True, budget=2), "a€bc") == "a€</t>bc"
     assert written(watch(is_open=True, budget=1), b"\xf0\xf0\xf0\xf0\xf0ab").startswith("�����</t>ab")
 
@@ -64,7 +64,7 @@ def test_a_character_is_completed_but_nothing_waits_for_one_that_never_is() -> N
 LOOPS = RepetitionDetection(max_pattern_size=3, min_pattern_size=1, min_count=3)
 
 
-def test_reasoning_that_repeats_itself_ends_and_content_only_where_that_is_asked_for() -> None:
+def test_repeated_reasoning_ends_and_repeated_content_only_on_request() -> None:
     assert written(watch(is_open=True, repetition=None), "abababababab") == "abababababab"
     looping = {"is_open": True}
     thought = Thinking("<t>", ("</t>",), CLOSING, is_open=True, repetition=LOOPS)
@@ -100,7 +100,7 @@ def test_a_loop_is_found_at_the_token_that_completes_it(tokens: list[int], sizes
         watching.advance(token_id)
 
 
-def test_there_is_nothing_to_watch_once_the_answer_has_begun() -> None:
+def test_the_watch_is_over_once_the_answer_has_begun() -> None:
     watching = watch(is_open=True, budget=1)
     assert written(watching, "ab") == "a</t>b"
     assert watching.is_over
@@ -120,7 +120,7 @@ def test_there_is_nothing_to_watch_once_the_answer_has_begun() -> None:
         ("ab!", "abcdef", 6),
     ],
 )
-def test_guesses_end_where_the_budget_does_and_begin_with_what_is_forced(
+def test_possible_tokens_end_with_the_budget_and_begin_with_forced_ones(
     generated: str, guesses: str, possible: int
 ) -> None:
     watching = watch(is_open=True, budget=3)

@@ -210,7 +210,7 @@ def test_a_template_without_a_place_for_tools_gets_messages_that_tell_them() -> 
     assert rendered(CHATML, message("user", "Hi")) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_tools_are_refused_where_telling_them_would_be_wrong() -> None:
+def test_tools_are_refused_if_describing_them_would_be_wrong() -> None:
     prompt = ChatPrompt((message("user", "Hi"),), tools=(WEATHER,))
     for template in (
         ChatTemplate(CHATML).without_told_tools(),
@@ -220,7 +220,7 @@ def test_tools_are_refused_where_telling_them_would_be_wrong() -> None:
             template.render(prompt)
 
 
-def test_firefunctions_variables_are_told_where_a_template_reads_them() -> None:
+def test_templates_that_read_firefunctions_variables_get_them() -> None:
     """Its template reads `functions`, JSON text, in place of tools, and `datetime`."""
     source = "{%- set told = 'functools: ' + functions + ' ' + datetime %}{{ told }}"
     now = ChatTemplate(source, now=lambda: datetime(2026, 5, 4, 3, 2, 1))
@@ -261,7 +261,7 @@ def test_templates_that_take_arguments_for_text_get_text(source: str, arguments:
 
 
 @table("given", ["reasoning_content", "reasoning", "thinking"])
-def test_templates_find_reasoning_under_the_name_they_know(given: str) -> None:
+def test_templates_get_reasoning_under_the_name_they_read(given: str) -> None:
     source = "{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}"
     assert rendered(source, message("assistant", "x", **{given: "Hm."})) == "Hm. Hm."
 
@@ -272,7 +272,7 @@ def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tok
     assert rendered(source, message("user", "yes"), template_kwargs=kwargs) == "fine <s> yes None"
 
 
-def test_a_conversation_overrides_what_every_one_tells_the_template_key_by_key() -> None:
+def test_a_conversation_overrides_default_kwargs_one_by_one() -> None:
     template = ChatTemplate("{{ mood }} {{ pace }}").with_default_kwargs({"mood": "fine", "pace": "slow"})
     told: tuple[dict[str, Any], ...] = ({}, {"pace": "fast"}, {"mood": None, "pace": "fast"})
     texts = [template.render(ChatPrompt((message("user", "?"),), template_kwargs=kwargs)) for kwargs in told]
@@ -294,7 +294,7 @@ def test_a_conversation_overrides_what_every_one_tells_the_template_key_by_key()
         ("{{ 2 ** 3 + 4 * 2 }}{{ 'ab' * 2 }}{{ ([1] + [2]) | length }}", "16abab2"),
     ],
 )  # fmt: skip
-def test_templates_have_what_hugging_face_gives_them(source: str, expected: str) -> None:
+def test_templates_have_hugging_faces_extras(source: str, expected: str) -> None:
     assert rendered(source, message("user")) == expected
 
 
@@ -364,7 +364,7 @@ def test_a_vouched_template_is_bounded_too_where_a_client_made_the_conversation_
         template.render(ChatPrompt((message("user", "a long word " * 10),) * 99))
 
 
-def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say_it() -> None:
+def test_a_conversation_can_have_any_mappings_that_json_can_express() -> None:
     source = "{% for m in messages %}{{ m.role }}: {{ m.content }}, {{ m.more }}{% endfor %}"
     assert rendered(source, OrderedDict(message("user", "\ud800", more=OrderedDict(a=1)))) == "user: \ud800, {'a': 1}"
     with pytest.raises(InvalidRequest, match="messages must hold values that JSON can express"):
@@ -390,7 +390,7 @@ def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say
     ],
 )
 @table("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
-def test_what_makes_values_works_within_the_bounds(place: str, expression: str, expected: str) -> None:
+def test_expressions_that_make_values_work_within_the_bounds(place: str, expression: str, expected: str) -> None:
     assert rendered(place.replace("@", expression), message("user")) == expected
 
 

@@ -64,7 +64,7 @@ def rendered(template: str, messages: Sequence[Message], tools: Sequence[Message
         (PARTS, "s:A u:B a:C s:D u:E", "[system:A][user:B][assistant:C][system:D][user:E]"),
     ],
 )
-def test_system_messages_stand_where_the_template_takes_them(template: str, messages: str, text: str) -> None:
+def test_system_messages_are_moved_to_where_the_template_takes_them(template: str, messages: str, text: str) -> None:
     assert rendered(template, said(messages)) == text
 
 
@@ -74,7 +74,7 @@ def test_parts_are_merged_as_parts() -> None:
     assert rendered(ONE_SYSTEM, messages) == "[user:A\nB\nC][assistant:D]"
 
 
-def test_what_the_template_refuses_for_another_reason_is_told_in_its_words() -> None:
+def test_other_refusals_of_the_template_keep_its_words() -> None:
     with pytest.raises(InvalidRequest, match="Roles must alternate"):
         rendered(NO_SYSTEM, said("s:A u:B u:C"))
 
@@ -95,7 +95,7 @@ def test_results_come_in_the_order_of_their_calls() -> None:
     assert rendered(PLAIN, twice).endswith("[tool:R2][tool:P2][tool:O2]")
 
 
-def test_results_whose_calls_nobody_can_tell_stay_where_they_are() -> None:
+def test_results_without_known_calls_keep_their_order() -> None:
     calls = {"role": "assistant", "content": "", "tool_calls": [call("rome"), call("paris")]}
     for ids in (("paris", None), ("paris", "other"), ("paris", "paris")):
         sent = [*said("u:?"), calls, result(ids[0], "P"), result(ids[1], "R")]
@@ -106,14 +106,14 @@ def tool(**function: Any) -> Message:
     return {"type": "function", "function": {"name": "f", **function}}
 
 
-def test_tools_have_what_the_template_reads_of_them() -> None:
+def test_tools_get_the_optional_fields_that_the_template_reads() -> None:
     properties = {"type": "object", "properties": {"x": {}}}
     assert rendered(TOOLS, said("u:?"), [tool()]) == "f: ;?"
     assert rendered(TOOLS, said("u:?"), [tool(description="D", parameters=properties)]) == "f: D x;?"
     assert rendered(TOOLS, said("u:?"), [tool(parameters={"type": "object"})]) == "f: ;?"
 
 
-def test_tools_stay_as_they_are_for_templates_that_take_them_so() -> None:
+def test_tools_stay_unchanged_for_other_templates() -> None:
     assert rendered(RAW_TOOLS, said("u:?"), [tool()]) == '{"type": "function", "function": {"name": "f"}}?'
 
 

@@ -97,7 +97,7 @@ def written(directory: Path, changes: dict[str, Any]) -> Path:
     return directory
 
 
-def test_what_is_not_safe_to_use_is_refused_in_a_line_that_names_the_file(tmp_path: Path) -> None:
+def test_an_unsafe_tokenizer_is_refused_in_one_line_with_its_file(tmp_path: Path) -> None:
     for what, (changes, words) in HOSTILE.items():
         with pytest.raises(ValueError, match="cannot be used") as caught:
             load_tokenizer(written(tmp_path, changes))
@@ -107,7 +107,7 @@ def test_what_is_not_safe_to_use_is_refused_in_a_line_that_names_the_file(tmp_pa
         assert "\n" not in message, what
 
 
-def test_what_a_file_says_twice_is_no_way_round(tmp_path: Path) -> None:
+def test_repeated_keys_do_not_avoid_the_checks(tmp_path: Path) -> None:
     """The library would take the first one here, where the second is null."""
     text = json.dumps({"version": "1.0", "normalizer": sequence("normalizers", *[GROWS] * 26), "added_tokens": []})
     text = f'{text[:-1]}, "normalizer": null, "model": {json.dumps(MODEL)}}}'
@@ -115,13 +115,13 @@ def test_what_a_file_says_twice_is_no_way_round(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).encode("ab" * 100) == [2] * 100
 
 
-def test_padding_of_a_file_is_not_even_tried(tmp_path: Path) -> None:
+def test_padding_of_a_file_is_not_tried(tmp_path: Path) -> None:
     padding = {"strategy": {"Fixed": 4 * 10**9}, "direction": "Right", "pad_to_multiple_of": None}
     changes = {"padding": padding | {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}}
     assert load_tokenizer(written(tmp_path, changes)).encode("ab") == [2]
 
 
-def test_what_models_do_to_texts_is_taken_without_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_parts_need_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.tokenizer.trial.sys.executable", "/does/not/exist")
     prepended = {"type": "Prepend", "prepend": "▁"}
     steps = sequence("normalizers", prepended, replacing({"String": " "}, "▁"))
@@ -159,7 +159,7 @@ class Panicking(ByteTokenizer):
         return super().encode(text, add_special_tokens=add_special_tokens)
 
 
-def test_no_panic_passes_for_an_answer(tmp_path: Path) -> None:
+def test_a_panic_fails_only_its_request(tmp_path: Path) -> None:
     async def test() -> None:
         async with small_server(Parts(tokenizer=Panicking(tmp_path))) as server:
             for path in ("/v1/completions", "/v3/completions"):

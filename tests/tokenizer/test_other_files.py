@@ -124,7 +124,7 @@ def test_an_added_token_that_would_get_another_id_is_named(tmp_path: Path) -> No
         load(tmp_path, "bpe", added_tokens_decoder=entry)
 
 
-def test_a_piece_is_called_as_the_files_beside_it_call_its_id(tmp_path: Path) -> None:
+def test_other_files_rename_pieces(tmp_path: Path) -> None:
     """InternLM2 has the tokens of its chats in the places of pieces that were kept free."""
     pieces = read_model((RECORDED / "bpe.model").read_bytes()).pieces
     last = len(pieces) - 1
@@ -215,7 +215,7 @@ def test_gpt2_cuts_text_by_its_own_pattern(tmp_path: Path) -> None:
         ("vocab.json", '{"a": 0}', "vocab.json cannot be used"),
     ],
 )
-def test_pairs_that_cannot_be_used_are_told(name: str, content: str | None, told: str, tmp_path: Path) -> None:
+def test_unusable_pairs_are_reported(name: str, content: str | None, told: str, tmp_path: Path) -> None:
     directory = write_pairs(tmp_path)
     if content is None:
         (directory / name).unlink()
@@ -228,14 +228,14 @@ def test_pairs_that_cannot_be_used_are_told(name: str, content: str | None, told
 # --- ranked byte strings ---
 
 
-def test_qwens_special_tokens_stand_behind_the_ranks(tmp_path: Path) -> None:
+def test_qwens_special_tokens_come_after_the_ranks(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, "QWenTokenizer")
     assert tokenizer.encode("<|endoftext|><|im_start|><|im_end|><|extra_204|>") == [400, 401, 402, 607]
     assert tokenizer.vocab_size == 608
     assert tokenizer.is_special(401)
 
 
-def test_a_file_that_is_called_as_its_makers_like_is_found(tmp_path: Path) -> None:
+def test_a_tiktoken_file_with_any_name_is_found(tmp_path: Path) -> None:
     shutil.copy(RECORDED / "QWenTokenizer.tiktoken", tmp_path / "mine.tiktoken")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "QWenTokenizer"}', encoding="utf-8")
     assert load_tokenizer(tmp_path).vocab_size == 608
@@ -248,7 +248,7 @@ def test_reserved_tokens_have_their_ids_as_names_where_no_file_names_them(tmp_pa
     assert tokenizer.vocab_size == 656
 
 
-def test_a_class_whose_pattern_nobody_knows_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_class_with_an_unknown_pattern_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"no rule is known for tokenizer_class 'Other'; known: QWenTokenizer, TikTokenTokenizer"
     ):
@@ -289,7 +289,7 @@ def test_tekken_without_its_facts_is_refused(tmp_path: Path) -> None:
         (["YQ== 0", "Yg== 1"], "no token for the byte"),
     ],
 )
-def test_ranks_that_are_none_are_told(lines: list[str], told: str, tmp_path: Path) -> None:
+def test_malformed_ranks_are_reported(lines: list[str], told: str, tmp_path: Path) -> None:
     directory = model_directory(tmp_path, "QWenTokenizer")
     (directory / "tokenizer.model").write_text("\n".join(lines), encoding="ascii")
     with pytest.raises(ValueError, match=f"tokenizer.model cannot be used: .*{told}"):
@@ -299,14 +299,14 @@ def test_ranks_that_are_none_are_told(lines: list[str], told: str, tmp_path: Pat
 # --- what is there, and what is broken ---
 
 
-def test_a_directory_without_a_tokenizer_says_what_to_fetch(tmp_path: Path) -> None:
+def test_the_error_without_a_tokenizer_names_its_files(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"tokenizer.json is missing: .* or in one of tokenizer.model, .*`dragoman pull"
     ):
         load_tokenizer(tmp_path)
 
 
-def test_tokenizer_json_goes_first(tmp_path: Path) -> None:
+def test_tokenizer_json_precedes_other_files(tmp_path: Path) -> None:
     directory = model_directory(tmp_path, "bpe")
     shutil.copy(demo_model_dir() / "tokenizer.json", directory)
     assert load_tokenizer(directory).vocab_size != len(read_model((RECORDED / "bpe.model").read_bytes()).pieces)
@@ -341,7 +341,7 @@ def piece(text: str, kind: int = 1) -> bytes:
         (b"\xff" * 12, "number does not end"),
     ],
 )
-def test_models_that_cannot_be_used_are_told_by_what_is_wrong(data: bytes, told: str, tmp_path: Path) -> None:
+def test_unusable_models_are_refused_with_the_reason(data: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(ValueError, match=f"tokenizer.model cannot be used: .*{told}"):
         load_tokenizer(tmp_path)

@@ -70,7 +70,7 @@ def conversations() -> list[ChatPrompt]:
     ]  # fmt: skip
 
 
-def test_control_tokens_in_messages_are_texts_like_others() -> None:
+def test_control_tokens_in_messages_are_text() -> None:
     template = demo_template()
     for prompt in conversations():
         made = tokens(DEMO, template, prompt)
@@ -84,7 +84,7 @@ def test_control_tokens_in_messages_are_texts_like_others() -> None:
         assert num_controls(DEMO, made.token_ids) == num_written - num_sent
 
 
-def test_what_holds_no_control_token_is_tokenised_as_ever_and_so_is_what_stands_before_it() -> None:
+def test_text_without_control_tokens_is_tokenised_as_usual() -> None:
     template = demo_template()
     for prompt in (user("Was kostet ein <Brötchen>? \ue001 <tool_call>"), user("")):
         assert tokens(DEMO, template, prompt) == tokens(DEMO, template, prompt, is_plain=False)
@@ -94,7 +94,7 @@ def test_what_holds_no_control_token_is_tokenised_as_ever_and_so_is_what_stands_
     assert made.token_ids[:16] == usual.token_ids[:16]
 
 
-def test_tools_and_names_of_fields_are_what_a_client_wrote_as_well() -> None:
+def test_tools_and_names_of_fields_are_clients_texts_too() -> None:
     template = demo_template()
     properties = {"<|im_start|>": {"type": "string", "description": "\ue0010\ue001"}}
     function = {"name": "f", "description": BOTH, "parameters": {"type": "object", "properties": properties}}
@@ -104,7 +104,7 @@ def test_tools_and_names_of_fields_are_what_a_client_wrote_as_well() -> None:
     assert num_controls(DEMO, usual.token_ids) - num_controls(DEMO, made.token_ids) == 4
 
 
-def test_looking_for_control_tokens_takes_time_with_the_length_of_a_text_however_many_there_are() -> None:
+def test_the_search_for_control_tokens_takes_time_with_the_length_of_the_text() -> None:
     words = [f"<SPECIAL_{number}>" for number in range(1000)] + ["<s>", "</s>", "[INST]", "<SPECIAL_1"]
     pattern = re.compile(words_pattern(words))
     assert [match[0] for match in pattern.finditer("a<SPECIAL_12><SPECIAL_1x</s>[INST")] == [
@@ -126,7 +126,7 @@ def test_every_kind_of_vocabulary_can_write_such_a_text(tmp_path: Path, style: A
         assert made.text == f"<s>{said}</s>"
 
 
-def test_control_tokens_take_in_the_white_space_beside_them_as_ever(tmp_path: Path) -> None:
+def test_control_tokens_absorb_the_white_space_beside_them(tmp_path: Path) -> None:
     made = byte_level()
     made.add_special_tokens([AddedToken("<|user|>", rstrip=True, special=True, normalized=False)])
     tokenizer = load_tokenizer(write_model_dir(tmp_path, made))
@@ -135,7 +135,7 @@ def test_control_tokens_take_in_the_white_space_beside_them_as_ever(tmp_path: Pa
     assert plain[: len(usual) - 1] == usual[:-1]
 
 
-def test_a_template_that_changes_what_is_said_is_told_so() -> None:
+def test_a_template_that_changes_placeholders_is_refused() -> None:
     template = ChatTemplate("{% for m in messages %}{{ m.content[1:] }}{% endfor %}")
     with pytest.raises(
         InvalidRequest, match=r"must not hold <\|im_end\|>: this model's chat template cannot distinguish them"

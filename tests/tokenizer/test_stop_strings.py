@@ -78,7 +78,7 @@ def test_an_empty_stop_string_is_refused() -> None:
 
 @given(data=st.binary(max_size=12), stops=stop_sets, min_tokens=st.integers(0, 6))
 @example(data="é\n".encode(), stops=["\n"], min_tokens=0)
-def test_the_criterion_on_tokens_says_what_the_text_says(data: bytes, stops: list[str], min_tokens: int) -> None:
+def test_the_criterion_on_tokens_agrees_with_the_text(data: bytes, stops: list[str], min_tokens: int) -> None:
     letters_only = bytes(b"ab\n"[byte % 3] for byte in data)
     criterion = StopOnTokens(TokenPieces(ByteTokenizer()), StopStrings(tuple(stops)), min_tokens)
     for size in range(1, len(letters_only) + 1):
