@@ -1,8 +1,7 @@
 """Runs the requests of one call, and keeps their events until the call's writer takes them.
 
-Does: run each request in a task; wake the writer once for new events, failures, and a client that left; end the requests of
-a client that reads far too slowly.
-Does not: encode or write. Used by the responder, on the event loop; `aclose` ends every request on every path.
+Ends the requests of a client that reads far too slowly. Does not encode or write.
+Used by the responder, on the event loop; `aclose` ends every request on every path.
 """
 
 from __future__ import annotations
@@ -110,7 +109,6 @@ class CallEvents:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self, most_s: float) -> None:
-        """Wait for a change, at most `most_s` seconds."""
         change = self._next_change()
         timer = asyncio.get_running_loop().call_later(most_s, self._notify)
         try:
@@ -127,7 +125,6 @@ class CallEvents:
             return
 
     def _take(self, most: int) -> list[IndexedEvent]:
-        """The oldest events that wait, `most` at most."""
         if self._gone is not None:
             raise self._gone
         batch, self._ready = self._ready, []

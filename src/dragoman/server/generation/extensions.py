@@ -1,7 +1,4 @@
-"""The abilities of a service beyond plain text, which what composes a model gives it.
-
-Does: name them. Does not: have any. Read by the service and the preparer.
-"""
+"""The abilities of a service beyond plain text. The composition root sets them; service and preparer read them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Folds a request's events into its whole result, so that streamed and complete answers can never differ.
 
-Does: join texts, tokens and tool calls per sequence. Does not: generate. Used by the service, on the event loop.
+Used by the service, on the event loop.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from dragoman.types import (
 
 @dataclass(slots=True)
 class _CallFold:
-    """One tool call in the making."""
-
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
@@ -41,8 +39,6 @@ class _CallFold:
 
 @dataclass(slots=True)
 class _SequenceFold:
-    """One sequence in the making."""
-
     texts: list[str] = field(default_factory=list)
     tokens: list[TokenOutput] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)

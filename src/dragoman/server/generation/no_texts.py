@@ -1,7 +1,6 @@
 """The replacement of the generating service for a model that embeds texts or scores pairs of them.
 
-Does: refuse generation by name; tokenise, for callers that count tokens. Does not: embed (`server.pooling` does). Made by
-the composition root, used on the event loop.
+Refuses generation by name, and counts tokens. `server.pooling` embeds. Used on the event loop.
 """
 
 from __future__ import annotations

@@ -263,7 +263,6 @@ class Preparer:
             )
 
     def _thinking_plan(self, request: GenerationRequest) -> ThinkingPlan | None:
-        """The plan where reasoning may be bounded: in conversations, and where the request says so."""
         if self.thinking is None or isinstance(request.prompt, ChatPrompt):
             return self.thinking
         sampling = request.sampling
@@ -302,7 +301,6 @@ class Preparer:
     def _tokenize_with_pictures(
         self, text: str, prompt: ChatPrompt, most: int | None, encoder: Encoder
     ) -> PromptTokens:
-        """The tokens of a rendered prompt, its markers replaced. Raises: as `tokenize`."""
         pictures = self.extensions.pictures
         assert pictures is not None  # else the template has refused them
         placed: list[PlacedPicture] = []
@@ -331,11 +329,9 @@ class Preparer:
         return (start,)
 
     def _as_decoded(self, ids: tuple[int, ...]) -> PromptTokens:
-        """A prompt whose text is that of its tokens, control tokens included."""
         return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
 
     def _mixed_ids(self, prompt: MixedPrompt, most: int | None) -> tuple[int, ...]:
-        """The tokens of texts and tokens, one after the other. Raises: InvalidRequest, CapacityError."""
         self._check_text("".join([part for part in prompt.parts if isinstance(part, str)]), most)
         self.check_vocabulary([part for part in prompt.parts if not isinstance(part, str)], "prompt")
         ids: list[int] = []
@@ -370,7 +366,6 @@ class Preparer:
         return (*begin, *files, *fim.arrange([*before, *begun], behind))
 
     def _file_ids(self, files: Sequence[tuple[str, str]], fim: FimTokens) -> list[int]:
-        """The tokens of other files, up to the mark of the one with the gap."""
         plain = partial(self.tokenizer.encode_plain, is_first=False)
         ids = [] if fim.repository is None else [fim.repository, *plain(_REPOSITORY_NAME)]
         for name, text in files:
@@ -388,7 +383,6 @@ class Preparer:
         return fim
 
     def _begin_ids(self) -> list[int]:
-        """The begin-of-sequence token, where prompts of the model begin with it."""
         bos = self.tokenizer.bos_token_id
         return [] if bos is None or self.tokenizer.encode("")[:1] != [bos] else [bos]
 
@@ -400,7 +394,6 @@ class Preparer:
         return self.tokenizer.eos_token_ids | self.extensions.turn_end_ids if is_turn else self.tokenizer.eos_token_ids
 
     def _max_prompt_len(self, request: GenerationRequest) -> int | None:
-        """The most tokens a prompt may have, None for one that is cut."""
         if request.truncate_prompt_tokens is not None:
             return None
         most = self.limits.max_prompt_tokens
@@ -570,7 +563,6 @@ class Preparer:
 
 
 def _last(ids: list[int], count: int) -> list[int]:
-    """The last `count` ids."""
     return ids[max(len(ids) - count, 0) :]
 
 
@@ -601,7 +593,6 @@ def _check_truncation(request: GenerationRequest) -> None:
 
 
 def _asked_choice(request: GenerationRequest) -> str:
-    """The choice as the client wrote it: a word, or the name of a tool."""
     return request.called_tool or str(request.tool_choice)
 
 

@@ -111,7 +111,6 @@ class _StoppedContent:
         return None
 
     def _let_go(self) -> None:
-        """Release the held text: it does not begin a stop string, since something other than content follows."""
         if not self._includes_stop:
             self._contents.append(self._scanner.tail)
         self._scanner.tail = ""
@@ -272,7 +271,6 @@ class SequenceText:
             released.append(held.popleft())
 
     def _cut(self, size: int) -> list[TokenOutput]:
-        """All held tokens, with the first `size` characters of their text."""
         tokens = []
         for token in self._held:
             kept = token.text[: max(0, size)]
@@ -324,7 +322,6 @@ _AS_IT_IS = ParsedText()
 
 
 def _searched(scanner: StopScanner, text: str, *, counts: bool) -> StopMatch | None:
-    """The match that this text completes, if matches count by now."""
     if counts:
         return scanner.push(text)
     scanner.skip(text)
@@ -332,7 +329,6 @@ def _searched(scanner: StopScanner, text: str, *, counts: bool) -> StopMatch | N
 
 
 def _stop_token(output: EngineOutput) -> int | None:
-    """The stop token that ended a sequence."""
     return output.token_ids[-1] if output.finish_reason is FinishReason.STOP_TOKEN else None
 
 

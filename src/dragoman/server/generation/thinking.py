@@ -93,7 +93,6 @@ class ThinkingPlan:
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text that continues another one."""
         if text not in self._ids:
             self._ids[text] = tuple(self._tokenizer.encode_continuation(text)) if text else ()
         return self._ids[text]

@@ -1,7 +1,4 @@
-"""A model's service for operations that count tokens and generate nothing.
-
-Does: say what is needed of it. Does not: tokenise. Used by the APIs' operations, on the event loop.
-"""
+"""A model's service for operations that count tokens and generate nothing. Used on the event loop."""
 
 from __future__ import annotations
 
