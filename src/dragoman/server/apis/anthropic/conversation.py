@@ -94,7 +94,6 @@ def conversation(body: PromptBody, limits: Limits) -> tuple[tuple[dict[str, Any]
 
 
 def _append(turns: list[_Turn], turn: _Turn) -> None:
-    """Add a turn; what one role says in several messages is one turn. Mutates: `turns`."""
     if turns and turns[-1].role == turn.role != "tool":
         last = turns[-1]
         last.parts += turn.parts
@@ -242,7 +241,6 @@ def _text(block: InputBlock, path: str) -> Part:
 
 
 def _image(source: ImageSource | None, path: str) -> Part:
-    """The image as chat has it: an address, or a data address."""
     source = source or ImageSource()
     match source.type:
         case "base64":

@@ -75,7 +75,6 @@ class MessagesEncoder(Encoder):
         self._text_chunk: TextChunk | None = None
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole message."""
         [result] = results
         [sequence] = result.sequences
         self._count(result.prompt, len(sequence.tokens), 0)
@@ -85,11 +84,9 @@ class MessagesEncoder(Encoder):
         return json_reply(200, message, self._headers)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200 and the request's name."""
         return Head(SSE_MEDIA_TYPE, headers=self._headers)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The events for what one step added; b"" while there is nothing to tell."""
         self._count(event.prompt, len(event.tokens), event.num_cached_tokens)
         plain = event.content and not (event.reasoning or event.tool_calls or event.finish_reason)
         if plain and self._block == "text" and self._text_chunk is not None:  # as nearly always
@@ -110,15 +107,12 @@ class MessagesEncoder(Encoder):
         return b"".join(pieces)
 
     def end(self) -> bytes:
-        """The last event."""
         return _framed(MessageStop())
 
     def stream_error(self, error: ServerError) -> bytes:
-        """The error as the stream's last event."""
         return _framed(error_body(error, self._request.request_id))
 
     def keep_alive(self) -> bytes:
-        """A ping, which may come anywhere."""
         return _framed(Ping())
 
     # --- whole ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ class CompletionDialect(_Dialect):
     """`/completion` for one model."""
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: InvalidRequest."""
         raw = decode_object(http, WORDS)
         body = read_struct(raw, LlamaCompletionBody, WORDS)
         prompts, is_list = read_prompts(body.prompt, self._profile.limits)
@@ -75,7 +74,6 @@ class InfillDialect(_Dialect):
     """`/infill` for one model."""
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: InvalidRequest."""
         raw = decode_object(http, WORDS)
         body = read_struct(raw, LlamaInfillBody, WORDS)
         files = body.input_extra or []

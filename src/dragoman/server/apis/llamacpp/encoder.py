@@ -87,11 +87,9 @@ class LlamaEncoder(Encoder):
         self._answers: dict[int, _Progress] = {}
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        """Its answers always have them."""
         return True
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole answer."""
         answers = []
         for request_index, result in enumerate(results):
             self._prompts[request_index] = result.prompt
@@ -99,7 +97,6 @@ class LlamaEncoder(Encoder):
         return json_reply(200, answers if self._is_list else answers[0])
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200, server-sent events."""
         return Head(SSE_MEDIA_TYPE)
 
     def progress(self, told: ToldProgress) -> bytes:
@@ -127,11 +124,9 @@ class LlamaEncoder(Encoder):
         return b"".join(made)
 
     def stream_error(self, error: ServerError) -> bytes:
-        """The error as the stream's last event."""
         return sse(_ENCODER.encode(error_body(error)))
 
     def _index(self, request_index: int, sequence_index: int) -> int:
-        """The place of an answer among those to all prompts."""
         return request_index * self._sampling.n + sequence_index
 
     def _prompt(self, request_index: int) -> PromptInfo:
@@ -163,7 +158,6 @@ class LlamaEncoder(Encoder):
     def _answer(
         self, request_index: int, index: int, written: _Progress, finish: FinishReason, stop_match: str | int | None
     ) -> LlamaAnswer:
-        """An answer but for its text and tokens."""
         prompt, num_tokens, max_tokens = self._prompt(request_index), written.num_tokens, self._max_tokens
         is_cut = finish is FinishReason.LENGTH and (max_tokens is None or num_tokens < max_tokens)
         num_beyond = len(prompt.token_ids) + num_tokens - self._context

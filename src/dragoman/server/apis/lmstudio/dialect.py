@@ -86,11 +86,9 @@ class _StatsEncoder(Encoder):
         self._calls_tools = False
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        """As OpenAI's encoder does."""
         return isinstance(self._inner, TimedEncoder) and self._inner.show_timings(timings)
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole answer, and the block."""
         sequence = results[0].sequences[0]
         self._end, self._num_tokens = sequence.finish_reason, len(sequence.tokens)
         self._calls_tools = bool(sequence.tool_calls)
@@ -99,7 +97,6 @@ class _StatsEncoder(Encoder):
         return msgspec.structs.replace(reply, body=reply.body.rstrip()[:-1] + b"," + block[1:])
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """OpenAI's."""
         return self._inner.head(events)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
@@ -111,7 +108,6 @@ class _StatsEncoder(Encoder):
         return self._inner.event(request_index, event)
 
     def progress(self, told: ToldProgress) -> bytes:
-        """OpenAI's."""
         return self._inner.progress(told) if isinstance(self._inner, ProgressEncoder) else b""
 
     def end(self) -> bytes:
@@ -120,11 +116,9 @@ class _StatsEncoder(Encoder):
         return last.removesuffix(SSE_DONE) + sse(msgspec.json.encode(self._details())) + SSE_DONE
 
     def stream_error(self, error: ServerError) -> bytes | None:
-        """OpenAI's."""
         return self._inner.stream_error(error)
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """OpenAI's."""
         return self._inner.trailers()
 
     def _details(self) -> LmDetails:

@@ -159,7 +159,6 @@ class GenerateDialect(_Dialect):
     kind = OllamaGenerateBody
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: InvalidRequest."""
         sent = read_body(http, OllamaGenerateBody)
         body = sent.body
         _refuse(body)
@@ -201,7 +200,6 @@ class ChatDialect(_Dialect):
     kind = OllamaChatBody
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises: InvalidRequest."""
         sent = read_body(http, OllamaChatBody)
         self._check_sizes(sent.body)
         messages = template_messages(sent.body.messages or [])

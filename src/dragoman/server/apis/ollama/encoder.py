@@ -110,7 +110,6 @@ class OllamaEncoder(Encoder):
         self._end = FinishReason.ABORT
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """The whole answer."""
         [result] = results
         [sequence] = result.sequences
         self._count(result.prompt, sequence.tokens)
@@ -120,11 +119,9 @@ class OllamaEncoder(Encoder):
         return json_reply(200, self._object(text, sequence.reasoning, calls, logprobs, sequence.finish_reason))
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200, lines of JSON."""
         return Head(NDJSON_MEDIA_TYPE)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """A line, b"" while there is nothing to tell."""
         self._count(event.prompt, event.tokens)
         self._end = event.finish_reason or self._end
         text, calls = event.content, list[OllamaCall]()
@@ -138,11 +135,9 @@ class OllamaEncoder(Encoder):
         return self._line(self._object(text, event.reasoning, calls, logprobs))
 
     def end(self) -> bytes:
-        """The last line: why it ended, counts and durations."""
         return self._line(self._object(end=self._end))
 
     def stream_error(self, error: ServerError) -> bytes:
-        """The error as the stream's last line."""
         return self._line(OllamaError(error.message))
 
     def _line(self, value: object) -> bytes:

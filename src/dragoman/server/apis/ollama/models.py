@@ -125,7 +125,6 @@ def _loaded(facts: ModelFacts, status: ModelStatus | None) -> OllamaLoaded:
 
 
 def _described(facts: ModelFacts) -> OllamaShown:
-    """The description of a model by its files alone."""
     return OllamaShown(
         modelfile=_modelfile(facts.name, {}),
         parameters="",
@@ -139,7 +138,6 @@ def _described(facts: ModelFacts) -> OllamaShown:
 
 
 def _shown(model: ServedModel) -> OllamaShown:
-    """The description of a loaded model."""
     profile, service = model.profile, model.service
     made = _described(facts_of(model))
     parameters = {  # the model's own defaults, where they hold

@@ -64,7 +64,6 @@ def _begun(name: str, server: Server) -> AsyncGenerator[PullStep]:
 
 
 async def _lines(steps: AsyncGenerator[PullStep] | None) -> AsyncGenerator[bytes]:
-    """The lines of a download; None = the model is here."""
     yield _line(_BEGUN)
     if steps is not None:
         async with aclosing(steps):

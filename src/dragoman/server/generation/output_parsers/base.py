@@ -22,7 +22,6 @@ class Marker:
 
     @property
     def lark(self) -> str:
-        """The marker in a Lark grammar."""
         return json.dumps(self.text, ensure_ascii=False) if self.token_id is None else f"<[{self.token_id}]>"
 
     @property

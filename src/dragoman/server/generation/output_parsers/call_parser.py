@@ -212,7 +212,6 @@ class CallParser:
     # --- their tools --------------------------------------------------------------------------------------------------
 
     def _made_reader(self, rest: str) -> CallReader | None:
-        """The reader for a call that begins so, None if none does."""
         make = next((made for text, made in self._syntax.starts if rest.startswith(text)), None)
         if make is None or not rest:
             return None
@@ -261,7 +260,6 @@ class CallParser:
 
 
 def _beginning(text: str, marks: Sequence[str]) -> str:
-    """The mark that the text begins with, "" if there is none."""
     return next((mark for mark in marks if mark and text.startswith(mark)), "")
 
 

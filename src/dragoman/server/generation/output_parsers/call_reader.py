@@ -115,7 +115,6 @@ class PiecewiseReader:
         raise NotImplementedError
 
     def _take(self, size: int) -> str:
-        """Consume `size` characters."""
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
         self._taken.append(taken)
         return taken

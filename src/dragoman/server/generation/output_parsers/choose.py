@@ -219,7 +219,6 @@ def recognise_reasoning(template: str) -> ReasoningFormat | None:
 
 
 def _has_token(tokens: NamedTokens, tool_format: ToolFormat) -> bool:
-    """True if all marks around calls are control tokens."""
     ids = [tokens.token_to_id(text) for text in (*tool_format.syntax.opens[-1:], *tool_format.syntax.closes)]
     return all(token_id is not None and tokens.is_special(token_id) for token_id in ids)
 
@@ -252,7 +251,6 @@ def _named_reasoning(name: str, source: str) -> ReasoningFormat | None:
 
 
 def _opening(tool_format: ToolFormat, marks: Marks, source: str) -> Marker:
-    """The mark before calls that the template shows, or the tokenizer has; of all that the format knows."""
     if tool_format.told_by:
         return marks[tool_format.told_by]
     opens = [marks[text] for text in tool_format.syntax.opens]

@@ -49,7 +49,6 @@ class HarmonyOutput:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
-        """The names of the formats of calls and of reasoning, as in the options."""
         return (NAME if self.reads_calls else None, NAME if self.reads_reasoning else None)
 
     @property
@@ -83,7 +82,6 @@ class HarmonyOutput:
         return Grammar("lark", start, covers_tool_calls=True, param="tools")
 
     def parser(self, request: GenerationRequest, prompt_text: str) -> TextParser | None:
-        """The parser for one sequence of a prepared request, None if all of its text is content."""
         if not isinstance(request.prompt, ChatPrompt):
             return None
         grammar = request.sampling.grammar
@@ -186,7 +184,6 @@ class _HarmonyParser:
             self._open(opened.partition(MESSAGE)[0])
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
-        """The output that this piece of text adds."""
         self._buffer += text
         while self._read_header(is_last) if self._state is _State.HEADER else self._read_body(is_last):
             pass

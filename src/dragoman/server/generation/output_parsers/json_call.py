@@ -73,7 +73,6 @@ class JsonCallReader:
 
     @property
     def raw(self) -> str:
-        """The object as far as it was read."""
         if len(self._chunks) > 1:
             self._chunks = ["".join(self._chunks)]
         return self._chunks[0] if self._chunks else ""
@@ -95,7 +94,6 @@ class JsonCallReader:
         return text[size:]
 
     def deltas(self) -> tuple[ToolCallDelta, ...]:
-        """The parts of the call that are new since the last time."""
         if self._streams:
             return self._streamed()
         if self.progress is not Progress.DONE:

@@ -43,7 +43,6 @@ class OutputFormat:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
-        """The names of the formats of calls and of reasoning, as in the options."""
         tools = None if self.tool_format is None else self.tool_format.name
         return tools, None if self.reasoning is None else self.reasoning.name
 
@@ -66,7 +65,6 @@ class OutputFormat:
             return self._with_reasoning(own, opening)
 
     def parser(self, request: GenerationRequest, prompt_text: str) -> TextParser | None:
-        """The parser for one sequence of a prepared request, None if all of its text is content."""
         calls = self._call_parser(request) if request.parse_tool_calls else None
         if self.reasoning is None or not request.parse_reasoning or not isinstance(request.prompt, ChatPrompt):
             return calls
@@ -134,7 +132,6 @@ class OutputFormat:
         return self.reasoning.opening(prompt_text, _continued(prompt))
 
     def _with_reasoning(self, own: Grammar | None, opening: Opening) -> Grammar | None:
-        """The client's constraint, which holds for the answer and not for the reasoning before it."""
         if own is None or self.reasoning is None or opening == "closed":
             return own
         preamble = self.reasoning.preamble(opening)
@@ -166,7 +163,6 @@ class _OutputParser:
         self._kept: list[str] = []
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
-        """The output that this piece of text adds."""
         reasoning, content = self._reasoning.push(text, is_last=is_last)
         early_calls: tuple[ToolCallDelta, ...] = ()
         if self._early is not None:

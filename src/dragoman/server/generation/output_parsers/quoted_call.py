@@ -160,7 +160,6 @@ def _entries(text: str, position: int, depth: int) -> tuple[str, int]:
 
 
 def _key(text: str, position: int) -> tuple[str, int]:
-    """A key with its colon, as JSON, and where the value begins."""
     if text.startswith((QUOTE, '"'), position):
         key, position = _value(text, position, 1)
     else:

@@ -69,7 +69,6 @@ class ReasoningFormat:
 
     @property
     def marks(self) -> tuple[Marker, ...]:
-        """All marks of the format."""
         return (self.begin, self.end, *(self.answer or ()))
 
     def with_marks(self, find: Callable[[str], Marker]) -> ReasoningFormat:
@@ -152,7 +151,6 @@ class ReasoningSplitter:
 
     @property
     def has_ended(self) -> bool:
-        """True once no more reasoning can come."""
         return self._state is _State.ANSWERING
 
     def push(self, text: str, *, is_last: bool) -> ReasoningPiece:

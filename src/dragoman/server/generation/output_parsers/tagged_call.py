@@ -195,7 +195,6 @@ class TaggedCallReader(PiecewiseReader):
         self._write(self._syntax.read("".join(self._value), *self._schema()))
 
     def _schema(self) -> tuple[Any, Mapping[str, Any]]:
-        """The schema of the argument that is being read, and the document it stands in."""
         root = self._start.schemas.get(self._name, {})
         return argument_schemas(root).get(self._key), root
 

@@ -146,7 +146,6 @@ class End(NamedTuple):
 
 
 def _listed_strings(schema: Schema) -> list[str]:
-    """The strings of an enumeration, none if there are other values or no enumeration."""
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(listed, list) or not all(isinstance(value, str) for value in listed):
         return []

@@ -30,7 +30,6 @@ class Marks(dict[str, Marker]):
         return Marker(text)
 
     def lark(self, text: str) -> str:
-        """The mark in a Lark grammar."""
         return self[text].lark
 
 
@@ -114,5 +113,4 @@ def closed(write: WriteBlock, mark: str) -> WriteBlock:
 
 
 def literal(text: str) -> str:
-    """A text in a Lark grammar."""
     return dumped(text)
