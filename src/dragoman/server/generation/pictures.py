@@ -1,8 +1,6 @@
-"""Pictures in prompts: how they are brought, what text stands for them, and where their tokens are.
+"""Pictures in prompts: their number, the text that stands for them, and the places of their tokens.
 
-Does: count them, have them brought, put each one's text in the place of its marker, find its placeholders among the tokens.
-Does not: fetch or decode (the loader does), or render templates. `brought` runs on the event loop, the rest where
-prompts are prepared.
+The loader fetches and decodes. `brought` runs on the event loop, the rest where prompts are prepared.
 """
 
 from __future__ import annotations

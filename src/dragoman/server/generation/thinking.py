@@ -1,8 +1,6 @@
 """The bounds of one request's reasoning, the tokens that end it, and the budget in the chat template's arguments.
 
-Does: choose among the values of the request, its template's arguments and the operator; turn marks into tokens.
-Does not: know families of models (`output_parsers` does), or end anything (engines do). Called by the preparer, on any
-thread.
+`output_parsers` knows the families of models, and engines end the reasoning. Called by the preparer, on any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Markers in the text of a model, and the search for them in growing text, shared by the parsers of output.
+"""Markers in the text of a model, and the search for them in growing text. Knows no format.
 
-Does: define how a marker is written and how a grammar names it; split growing text where a marker begins.
-Does not: know any format. Used by every module of this package, on the event loop; the values are immutable.
+Used by every module of this package, on the event loop; the values are immutable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The protocol of readers of one tool call, in any notation.
+"""The protocol of readers of one tool call, in any notation. `call_parser` makes one per call, on the event loop.
 
-Does: define how a reader is made, fed and asked. Does not: read. `call_parser` makes readers, one per call, on the event
-loop. A call that no grammar guarantees is passed on when it is complete: until then it may turn out to be content.
+A call that no grammar guarantees is passed on when it is complete: until then it may turn out to be content.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Chooses the format of a model's output: by its chat template, or by the operator's option.
 
-Does: recognise formats, find their control tokens. Does not: parse. Called by the composition root, once per model.
+Called by the composition root, once per model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reads one tool call whose name stands before a JSON object with its arguments, in one of several notations.
 
-Does: take the header apart, find the object's end, give the arguments on as they come or once they are valid.
-Does not: know what stands around the call. Made by `call_parser`, one reader per call, on the event loop.
+Made by `call_parser`, one reader per call, on the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reads one tool call, written as a JSON object, from text that comes in pieces.
 
-Does: find the object's end, its name, its arguments; give the arguments on as they come, or whole once they are valid.
-Does not: know what stands around the object. Made by `call_parser`, one reader per call, on the event loop.
+Made by `call_parser`, one reader per call, on the event loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Reads one tool call that is written as a call in Python, with literals for arguments, from text that comes in pieces.
+"""Reads one tool call that is written as a call in Python. Literals are parsed; nothing is run.
 
-Does: find name, keywords and values, write them as JSON, argument by argument. Does not: run anything; literals are parsed.
 Made by `call_parser`, one reader per call, on the event loop.
 """
 

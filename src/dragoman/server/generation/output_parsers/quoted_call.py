@@ -1,6 +1,5 @@
 """Reads one tool call whose texts stand between marks of their own and whose keys stand bare: Gemma 4's.
 
-Does: find name, keys and values, write them as JSON, argument by argument. Does not: know what stands around the call.
 Made by `call_parser`, one reader per call, on the event loop.
 """
 

@@ -1,7 +1,6 @@
-"""Splits what a model thinks from what it answers.
+"""Splits a model's reasoning from its answer, piece by piece. Does not read tool calls.
 
-Does: follow the text from `<think>` (or from a prompt that ends with it) to `</think>`, piece by piece.
-Does not: read tool calls. Made by `output_format`, one splitter per sequence, on the event loop.
+Made by `output_format`, one splitter per sequence, on the event loop.
 """
 
 from __future__ import annotations

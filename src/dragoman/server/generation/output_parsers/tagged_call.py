@@ -1,7 +1,6 @@
-"""Reads one tool call whose arguments are bare text between tags, from text that comes in pieces.
+"""Reads one tool call whose arguments are bare text between tags, and types them by the tool's schema.
 
-Does: find name, keys and values; write them as JSON, typed by the tool's schema, strings of guaranteed calls as they come.
-Does not: know what stands around the call. Made by `call_parser`, one reader per call, on the event loop.
+Made by `call_parser`, one reader per call, on the event loop.
 """
 
 from __future__ import annotations
