@@ -201,7 +201,6 @@ class MessagesEncoder(Encoder):
         return opened + self._close()
 
     def _open(self, kind: str, block: AnthropicText | AnthropicThinking | AnthropicToolUse) -> bytes:
-        """Begin a block of that kind, unless one is open."""
         if self._block == kind:
             return b""
         closed = self._close()
@@ -234,6 +233,5 @@ def tool_input(arguments: str) -> msgspec.Raw:
 
 
 def _framed(value: msgspec.Struct) -> bytes:
-    """One server-sent event; clients go by its name, which is the type of its object."""
     name = value.__struct_config__.tag
     return f"event: {name}\ndata: ".encode() + _ENCODER.encode(value) + b"\n\n"

@@ -163,7 +163,6 @@ def cache_ttl(body: PromptBody) -> str | None:
 
 
 def _cache_marks(body: PromptBody) -> Iterator[tuple[str, CacheControl]]:
-    """Every `cache_control` of a body, with its place."""
     if body.cache_control is not None:
         yield CACHE_CONTROL, body.cache_control
     yield from _marks_of("tools", body.tools)

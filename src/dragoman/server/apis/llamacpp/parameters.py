@@ -1,7 +1,6 @@
-"""Parameters of `/completion` and `/infill`: names, defaults and ranges of llama.cpp's server.
+"""Parameters of `/completion` and `/infill`, and the settings that an answer reports. Does not read prompts.
 
-Does: say what differs from the parameters that all APIs share, tell the settings that an answer was made with.
-Does not: read prompts. Called by the dialects, on the event loop.
+Called by the dialects, on the event loop.
 Source: llama.cpp, tools/server/README.md, "POST /completion", and its server where the document is silent.
 """
 
@@ -190,7 +189,6 @@ def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
 
 
 def _settings(body: LlamaSharedBody, request: GenerationRequest, profile: ModelProfile, bias: _Bias) -> dict[str, Any]:
-    """The settings that an answer reports, in llama.cpp's words."""
     sampling = request.sampling
     samplers = [name for name in in_order(read_samplers(body.samplers, WORDS)) if name not in profile.lacks]
     biases = [{"token": key, "bias": None if one == BANNED else one} for key, one in bias.token_ids.items()]

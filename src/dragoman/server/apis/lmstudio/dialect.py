@@ -1,7 +1,6 @@
 """LM Studio's conversations and completions: OpenAI's, with a block of statistics, of the model and of what it runs on.
 
-Does: put the block into an answer, take LM Studio's `max_tokens: -1`; OpenAI's dialect, which it wraps, does the rest.
-Set up for each served model; called on the event loop.
+Also takes LM Studio's `max_tokens: -1`. Set up for each served model; called on the event loop.
 Source: LM Studio's documentation, REST API v0.
 """
 

@@ -82,7 +82,6 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
 
 
 def _other_bodies(profile: ModelProfile) -> dict[str, Schema]:
-    """The bodies of calls that ask for no text."""
     model, older_name = {"model": TEXT}, {"name": TEXT}
     pulled = {"model": described(TEXT, "ORG/NAME on the hub, with or without `hf.co/` before it, or a served model")}
     body = partial(

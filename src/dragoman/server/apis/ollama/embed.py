@@ -25,7 +25,6 @@ from dragoman.server.pooling.base import EmbedRequest, Numbers, Pooled, Truncati
 
 
 async def _embed(call: TextsCall[OllamaEmbedBody]) -> OllamaEmbedded:
-    """The vectors of several texts."""
     record, body = current_call(), call.body
     begin_s = CLOCK.timer() if record is None else record.begin_s
     texts = [body.input] if isinstance(body.input, str) else body.input or []
@@ -43,7 +42,6 @@ async def _embed(call: TextsCall[OllamaEmbedBody]) -> OllamaEmbedded:
 
 
 async def _embeddings(call: TextsCall[OllamaEmbeddingsBody]) -> OllamaEmbedding:
-    """The vector of one text, as the model makes it."""
     prompt = call.body.prompt
     made = await _made(call, "prompt", [prompt] if prompt else [], truncation=Truncation.RIGHT)
     return OllamaEmbedding([] if made is None else made.values[0].tolist())

@@ -156,7 +156,6 @@ class OllamaEncoder(Encoder):
         logprobs: list[OllamaLogprob] | UnsetType = UNSET,
         end: FinishReason | None = None,
     ) -> OllamaGenerated | OllamaChatted:
-        """One object; with `end` the last one."""
         made = answer_object(
             is_chat=self._is_chat,
             model=self._model,
@@ -200,7 +199,6 @@ class _OpenCalls:
 
     @property
     def is_open(self) -> bool:
-        """True if a call has begun and is not sent yet."""
         return self._open is not None
 
     def push(self, deltas: Sequence[ToolCallDelta], *, is_last: bool) -> list[ToolCall]:

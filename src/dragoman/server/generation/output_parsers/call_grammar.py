@@ -139,7 +139,6 @@ def call_rules(tools: Sequence[Tool], write: WriteCall, marks: Marks) -> str:
 
 
 def _text_rules(opens: Marker) -> str:
-    """Free text without the marker, and free text up to its first one."""
     if opens.token_id is not None:
         return f"TEXT: /(?s:.*)/\ntrigger: TEXT {opens.lark}\n"
     up_to = f"UP_TO: /(?s:.*){opens.regex}/\ntrigger[lazy]: UP_TO\n"

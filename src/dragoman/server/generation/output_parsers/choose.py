@@ -155,9 +155,7 @@ _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 class NamedTokens(Protocol):
     """The part of a tokenizer that finds tokens by their text."""
 
-    def token_to_id(self, token: str) -> int | None:
-        """The id of a token by its text, None if there is none."""
-        ...
+    def token_to_id(self, token: str) -> int | None: ...
 
     def is_special(self, token_id: int) -> bool:
         """True for control tokens, which are not part of the text."""

@@ -1,6 +1,6 @@
 """The formats whose calls are a name and then a JSON object: Mistral's newer models, Kimi-K2, DeepSeek, Functionary.
 
-Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
+Sources: the chat templates that come with the models named at each format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The formats whose calls are JSON objects: Hermes and Qwen, Mistral's older models, Llama 3, Granite, Phi-4, and more.
 
-Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
+Sources: the chat templates that come with the models named at each format.
 """
 
 from __future__ import annotations

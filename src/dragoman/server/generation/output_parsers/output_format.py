@@ -140,7 +140,6 @@ class OutputFormat:
 
 
 def _continued(prompt: ChatPrompt) -> str:
-    """The part of the answer that the prompt already has."""
     said = prompt.messages[-1].get("content") if prompt.continue_final_message else ""
     return said if isinstance(said, str) else ""
 

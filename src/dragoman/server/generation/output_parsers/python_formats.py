@@ -1,6 +1,6 @@
 """The formats whose calls are written as in Python: Llama 3.2 and 4, LFM2, OLMo 3.
 
-Does: describe them. Does not: parse. Sources: the prompts of Meta's models, and the chat templates of the others.
+Sources: the prompts of Meta's models, and the chat templates of the others.
 """
 
 from __future__ import annotations

@@ -87,7 +87,6 @@ class QuotedCallReader(PiecewiseReader):
         return False
 
     def _mark(self, character: str) -> None:
-        """A character outside of marked texts."""
         if self._quote:
             if not self._is_escaped and character == self._quote:
                 self._quote = ""

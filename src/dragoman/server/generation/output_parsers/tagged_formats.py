@@ -1,6 +1,6 @@
 """The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5, MiniMax.
 
-Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
+Sources: the chat templates that come with the models named at each format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Arguments that a model writes as bare text between tags: which JSON value a text is, and which texts a schema allows.
 
-Does: type a text by its schema, say the same to a grammar. Does not: know tags. Used by `tagged_call` on the event loop, and
-by the formats with tags while a request is prepared, on any thread.
+Used by `tagged_call` on the event loop, and by the formats with tags while a request is prepared, on any thread.
 """
 
 from __future__ import annotations
