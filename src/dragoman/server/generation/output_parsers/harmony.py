@@ -49,6 +49,7 @@ class HarmonyOutput:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
+        """The names of the formats of calls and of reasoning, as in the options."""
         return (NAME if self.reads_calls else None, NAME if self.reads_reasoning else None)
 
     @property

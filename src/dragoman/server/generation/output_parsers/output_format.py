@@ -43,6 +43,7 @@ class OutputFormat:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
+        """The names of the formats of calls and of reasoning, as in the options."""
         tools = None if self.tool_format is None else self.tool_format.name
         return tools, None if self.reasoning is None else self.reasoning.name
 
