@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: conversations, counting their tokens, the model list as its clients read it."""
+"""Anthropic's Messages API."""

@@ -1,7 +1,4 @@
-"""Anthropic's Messages API: messages, the counting of their tokens, and batches of them.
-
-The model list that its clients ask for is `models`, on OpenAI's path.
-"""
+"""Anthropic's Messages API: its operations, and how it is set up for a model."""
 
 from __future__ import annotations
 
@@ -45,12 +42,11 @@ _PROMPT = {"model": "default", "system": "Answer briefly.", "messages": MESSAGES
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """The dialect for a model."""
     return {NAME: MessagesDialect(profile)}
 
 
 async def count_tokens(http: HttpCall, server: Server) -> object:
-    """The number of tokens in a prompt, as the model would see it. Raises: ServerError."""
+    """Count the tokens of a prompt as the model would see it. Raises: ServerError."""
     raw, body = read_body(http, PromptBody)
     model = server.models.find(body.model)
     cache_ttl(body)  # of which nothing but its faults matters

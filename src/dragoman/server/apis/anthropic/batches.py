@@ -1,7 +1,4 @@
-"""Message batches: many messages that are answered when nobody else asks, as Anthropic has them.
-
-Does not: run batches (`server.batches` does). On the event loop. Source: Anthropic API reference, message batches.
-"""
+"""Message batches. `server.batches` runs them. On the event loop. Source: Anthropic API reference, message batches."""
 
 from __future__ import annotations
 
@@ -104,7 +101,6 @@ def _counts(batch: StoredBatch) -> MessageCounts:
 
 
 async def create(http: HttpCall, server: Server) -> MessageBatch:
-    """Take a batch in. Raises: ServerError."""
     desk = desk_of(server)
     content, num_requests = await asyncio.to_thread(_requests, http)
     store = desk.store
@@ -116,7 +112,7 @@ async def create(http: HttpCall, server: Server) -> MessageBatch:
 
 
 def _requests(http: HttpCall) -> tuple[bytes, int]:
-    """(The requests as lines of a batch's input, how many they are). Raises: InvalidRequest."""
+    """Returns the requests as lines of a batch's input, and their number. Raises: InvalidRequest."""
     requests = decode_object(http, ANTHROPIC).get("requests")
     if not isinstance(requests, list) or not 1 <= len(requests) <= MAX_REQUESTS:
         raise InvalidParameter(f"requests must be an array of 1 to {MAX_REQUESTS} requests", param="requests")
@@ -143,7 +139,6 @@ def _requests(http: HttpCall) -> tuple[bytes, int]:
 
 
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
-    """The batch that the path names. Raises: NotFound."""
     found = desk_of(server).store.batch(http.path_params["name"], http.caller)
     if not found.id.startswith(f"{_PREFIX}_"):
         raise NotFound(f"No batch found with id '{found.id}'", param="batch_id")
@@ -151,19 +146,16 @@ def _batch(http: HttpCall, server: Server) -> StoredBatch:
 
 
 async def list_batches(http: HttpCall, server: Server) -> MessageBatchList:
-    """A page of the caller's batches, the newest first. Raises: ServerError."""
     found = [one for one in reversed(desk_of(server).store.batches(http.caller)) if one.id.startswith(f"{_PREFIX}_")]
     page, has_more = page_of(found, http.query, PAGE)
     return MessageBatchList.of([_shape(one, http) for one in page], has_more)
 
 
 async def get_batch(http: HttpCall, server: Server) -> MessageBatch:
-    """The batch as it is now. Raises: ServerError."""
     return _shape(_batch(http, server), http)
 
 
 async def cancel(http: HttpCall, server: Server) -> MessageBatch:
-    """End a batch; what is answered is kept. Raises: ServerError."""
     batch = _batch(http, server)
     if batch.has_ended:
         raise InvalidRequest(f"Batch {batch.id} cannot be canceled: it has ended", param="batch_id")
@@ -171,7 +163,6 @@ async def cancel(http: HttpCall, server: Server) -> MessageBatch:
 
 
 async def delete(http: HttpCall, server: Server) -> DeletedMessageBatch:
-    """Forget a batch that has ended. Raises: ServerError."""
     batch = _batch(http, server)
     if not batch.has_ended:
         message = f"Batch {batch.id} cannot be deleted before it has ended: cancel it first"
@@ -181,7 +172,6 @@ async def delete(http: HttpCall, server: Server) -> DeletedMessageBatch:
 
 
 async def results(http: HttpCall, server: Server) -> StreamedReply:
-    """The outcome of each request, one per line, in any order. Raises: ServerError."""
     batch, store = _batch(http, server), desk_of(server).store
     if not batch.has_ended:
         raise InvalidRequest(f"Batch {batch.id} has no results yet: it has not ended", param="batch_id")
@@ -198,7 +188,6 @@ async def _pieces(lines: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 def _results(answers: Path, source: Path, batch: StoredBatch) -> Iterator[bytes]:
-    """Lines. Raises: OSError."""
     answered: set[bytes] = set()
     for line in lines_of(answers):
         found = msgspec.json.decode(line, type=AnswerLine)
@@ -221,7 +210,6 @@ def _line(custom_id: str | None, result: Mapping[str, Any]) -> bytes:
 
 
 def batch_schemas() -> dict[str, Schema]:
-    """The component of the body."""
     request = an_object({"custom_id": {**TEXT, "pattern": f"^{_CUSTOM_ID.pattern}$"}, "params": ref("MessagesRequest")})
     return {"MessageBatchRequest": an_object({"requests": array(request, minItems=1, maxItems=MAX_REQUESTS)})}
 

@@ -1,10 +1,9 @@
-"""Turns system prompt and messages into the conversation that chat templates see.
-
-Does not: fetch or decode images, or render templates; the service does. Called by the dialect, on the event loop.
-Source: Anthropic API reference, messages.
+"""Turns system prompt and messages into the conversation that chat templates see. On the event loop.
 
     user       [tool_result, tool_result, text, image]  ->  tool, tool, user (the results' images first)
     assistant  [thinking, text, tool_use]               ->  assistant with reasoning_content and tool_calls
+
+Source: Anthropic API reference, messages.
 """
 
 from __future__ import annotations
@@ -26,17 +25,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
     "system": ("text",),
 }
-"""The blocks that a message may hold, by its role."""
-
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 NOT_OFFERED = re.compile(
     r"document|search_result|tool_reference|container_upload|compaction|browser_state|fallback"
     r"|server_tool_use|mcp_tool_use|\w+_tool_result|mid_conv_system"
 )
-"""Blocks of the reference that nothing here understands."""
-
 BILLING_HEADER = "x-anthropic-billing-header:"
-"""What Claude Code puts before its system prompt: accounting, which changes with every call and is not for models."""
+"""Claude Code's accounting line before its system prompt. It changes with every call and is not for models."""
 
 ERROR_PREFIX = "Error: "
 _WEB_ADDRESS = re.compile(r"https?://\S", re.IGNORECASE)
@@ -46,7 +41,7 @@ Part = dict[str, Any]
 
 @dataclass(slots=True)
 class _Turn:
-    """One message of a template in the making. `only`: the entries that it has besides its content."""
+    """One message of a template in the making. `only`: its entries besides the content."""
 
     role: str
     parts: list[Part] = field(default_factory=list)
@@ -73,7 +68,7 @@ def refuse_unoffered_blocks(raw: Mapping[str, Any]) -> None:
 
 
 def conversation(body: PromptBody, limits: Limits) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """The messages as templates take them, and the names of what was left out. Raises: InvalidRequest."""
+    """The messages as templates take them, and the names of parts that were left out. Raises: InvalidRequest."""
     messages = body.messages
     if messages is None:
         raise ANTHROPIC.missing("messages", "an array of messages")
@@ -149,7 +144,6 @@ def _system(body: PromptBody) -> tuple[list[Part], tuple[str, ...]]:
 
 
 def _turns(message: InputMessage, path: str, names: dict[str, str]) -> Sequence[_Turn]:
-    """The turns of one message. Mutates: `names`."""
     role = message.role
     if role is None or role not in ALLOWED:
         allowed = "user, assistant or system"
@@ -176,7 +170,7 @@ def _turns(message: InputMessage, path: str, names: dict[str, str]) -> Sequence[
 
 
 def _user(blocks: Sequence[tuple[InputBlock, str]], names: Mapping[str, str]) -> list[_Turn]:
-    """The results of tools, then what the user says; templates have room for pictures there, and not in results."""
+    """The results of tools, then the user's words. Templates have room for pictures only in the latter."""
     results: list[_Turn] = []
     pictures: list[Part] = []
     said: list[Part] = []
@@ -192,7 +186,6 @@ def _user(blocks: Sequence[tuple[InputBlock, str]], names: Mapping[str, str]) ->
 
 
 def _result(block: InputBlock, path: str, names: Mapping[str, str]) -> tuple[_Turn, list[Part]]:
-    """The message of a tool, and the pictures that came with it."""
     call_id = _given(block.tool_use_id, f"{path}.tool_use_id")
     if call_id not in names:
         raise ANTHROPIC.wrong(f"{path}.tool_use_id", "the id of a tool_use block before it", call_id)
@@ -221,7 +214,6 @@ def _call(block: InputBlock, path: str, names: dict[str, str]) -> dict[str, Any]
 
 
 def _checked(block: InputBlock, path: str, role: str) -> InputBlock:
-    """The block. Raises: InvalidRequest if a message of that role cannot hold it."""
     allowed = ALLOWED[role]
     if block.type not in allowed:
         words = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"

@@ -1,7 +1,4 @@
-"""The bodies of messages as components of the description.
-
-Types come from the Structs that parse, ranges from the tables that check. Called when the document is built.
-"""
+"""The bodies of messages as components of the description. Called when the document is built."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ _EFFECTS = {
 
 
 def schemas(model: ModelProfile) -> dict[str, Schema]:
-    """The components of both bodies."""
     parts = struct_schemas([MessagesBody, PromptBody])
     messages, prompt = parts.pop("MessagesBody"), parts.pop("PromptBody")
     parts["InputMessage"]["required"] = ["role", "content"]
@@ -95,7 +91,6 @@ def schemas(model: ModelProfile) -> dict[str, Schema]:
 
 
 def _blocks() -> Schema:
-    """The blocks that there are, each with what it cannot do without."""
     text = an_object({"type": {"const": "text"}, "text": TEXT})
     image = an_object({"type": {"const": "image"}, "source": ref("ImageSource")})
     result = {
@@ -127,7 +122,6 @@ def _body(body: Schema, model: ModelProfile, required: list[str]) -> Schema:
 
 
 def _own_types(body: Schema, limits: Limits) -> dict[str, Schema]:
-    """Schemas of the fields that checks after decoding restrict further."""
     fields, word = body["properties"], {**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}
     text = an_object({"type": {"const": "text"}, "text": TEXT})
     return {

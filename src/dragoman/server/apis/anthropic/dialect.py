@@ -1,7 +1,4 @@
-"""Turns a body of messages into one GenerationRequest, or into the prompt whose tokens are counted.
-
-Does not: encode. Set up for each served model; called on the event loop.
-"""
+"""Turns a body of messages into a GenerationRequest, or a prompt to count. For one served model; on the event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ BodyT = TypeVar("BodyT", bound=PromptBody)
 
 
 class PromptOfBody(NamedTuple):
-    """The prompt and tools for the model. `ignored`: names of what it does not get."""
+    """The prompt and tools for the model. `ignored`: names of parts that it does not get."""
 
     prompt: ChatPrompt
     tools: ToolUse
@@ -59,7 +56,7 @@ def read_body(http: HttpCall, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]
 def prompt_of(
     raw: Mapping[str, Any], body: PromptBody, limits: Limits, max_tokens: int | None = None, betas: str = ""
 ) -> PromptOfBody:
-    """The prompt and tools that a body holds. Raises: InvalidRequest."""
+    """Raises: InvalidRequest."""
     kwargs = thinking_kwargs(body, max_tokens, betas)
     messages, ignored = conversation(body, limits)
     tools, continues = tool_use(body, raw), messages[-1]["role"] == "assistant"
@@ -67,15 +64,12 @@ def prompt_of(
 
 
 class MessagesDialect(PureDialect):
-    """The Messages API's words for one model."""
-
     errors = ERRORS
 
     def __init__(self, model: ModelProfile) -> None:
         self._reading = Reading(ANTHROPIC, model)
 
     def parse(self, http: HttpCall) -> Call:
-        """One request. Raises: InvalidRequest."""
         model = self._reading.model
         raw, body = read_body(http, MessagesBody)
         check_words(body, model.limits)

@@ -1,7 +1,6 @@
-"""Encodes messages: blocks of text, thinking and tool use, whole or as the events of a stream.
+"""Encodes messages, whole or as a stream. One encoder per call, on the event loop.
 
-One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
-Source: Anthropic API reference, messages and streaming.
+`event` runs once per step, so it stays cheap. Source: Anthropic API reference, messages and streaming.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class MessagesEncoder(Encoder):
         return self._request.parallel_tool_calls or call_index == 0
 
     def _signature(self) -> str:
-        """A fingerprint of what was thought: clients send a block back only if it has one."""
+        """A fingerprint of the reasoning: clients send a block back only if it has one."""
         return base64.b64encode(self._thought.digest()).decode()
 
     # --- streamed ---------------------------------------------------------------------------------------------------
@@ -194,7 +193,6 @@ class MessagesEncoder(Encoder):
         return opened + (self._delta(InputJsonDelta(delta.arguments)) if delta.arguments else b"")
 
     def _end_of_blocks(self) -> bytes:
-        """The text held back until the end of the answer, and the end of the open block."""
         left = self._held if not self._is_calling else ""
         self._held = ""
         opened = self._open("text", AnthropicText("")) + self._delta(AnthropicTextDelta(left)) if left else b""

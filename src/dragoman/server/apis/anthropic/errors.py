@@ -1,7 +1,4 @@
-"""Errors as clients of Anthropic's Messages API read them.
-
-Called by the app, the dialect and the encoder, on the event loop. Source: Anthropic API reference, errors.
-"""
+"""Errors in the form of Anthropic's Messages API. On the event loop. Source: Anthropic API reference, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ TYPES: Mapping[int, str] = {
     504: "timeout_error",
     529: "overloaded_error",  # there is no engine at the moment
 }
-"""`error.type` of a status, but for those that are the client's or the server's fault in general."""
+"""`error.type` by status, except for general errors of the client or the server."""
 
 
 class ThreadsNotOffered(UnsupportedFeature):
@@ -55,32 +52,29 @@ class AnthropicError(msgspec.Struct, tag_field="type", tag="error"):
 
 
 REQUEST_ID = "request-id"
-"""The header by which Anthropic's clients know a request; `x-request-id`, which every answer has, says the same."""
+"""The header by which Anthropic's clients know a request; its value is that of `x-request-id`."""
 
 VERSION = "anthropic-version"
 """The header that Anthropic's clients send with every call, and no others."""
 
 
 def type_of(kind: str) -> str:
-    """`error.type` of a kind of error."""
     status = STATUSES[kind]
     return TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
 def error_body(error: ServerError, request_id: str) -> AnthropicError:
-    """An error as it is told."""
     cause = ErrorCause("thread_unsupported_request", ["thread"]) if isinstance(error, ThreadsNotOffered) else UNSET
     return AnthropicError(ErrorDetails(type_of(error.kind), _message(error), cause), request_id)
 
 
 class ForEitherClient:
-    """Tells errors below a path that Anthropic's clients call as well as those of the API that owns it."""
+    """Tells errors below a path that clients of Anthropic and of another API call."""
 
     def __init__(self, owner: ErrorTeller) -> None:
         self._owner = owner
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed, in the form that the client expects."""
         teller = ERRORS if VERSION in http.headers else self._owner
         return teller.error_reply(error, http)
 
@@ -94,7 +88,6 @@ def _message(error: ServerError) -> str:
 
 
 def request_id_header(http: HttpCall) -> dict[str, str]:
-    """The header that names a request for Anthropic's clients."""
     return {REQUEST_ID: http.request_id}
 
 

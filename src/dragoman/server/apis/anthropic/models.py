@@ -1,6 +1,5 @@
-"""The served models as Anthropic's clients list them, on the paths where OpenAI's clients list them as well.
+"""The served models for Anthropic's clients, on OpenAI's path: a header tells the clients apart. On the event loop.
 
-A header that all of Anthropic's clients send tells the two apart. OpenAI's operations are handed in. On the event loop.
 Source: Anthropic API reference, models.
 """
 
@@ -62,7 +61,7 @@ def _model(facts: ModelFacts) -> AnthropicModel:
 
 
 def for_anthropic_too(operations: Iterable[AnswerOperation], errors: ErrorFamily) -> tuple[AnswerOperation, ...]:
-    """The operations of a model list, so that they answer Anthropic's clients in their shape. `errors`: the owner's."""
+    """The operations of a model list, with Anthropic's shape for its clients. `errors`: the owner's."""
     return tuple(_either(operation, errors) for operation in operations)
 
 

@@ -1,6 +1,6 @@
-"""The parameters of a message that are not its conversation or its tools: ranges, thinking, output formats, what is ignored.
+"""The parameters of a message besides conversation and tools. Called by the dialect, on the event loop.
 
-Does not: read messages or tools. Called by the dialect, on the event loop. Source: Anthropic API reference, messages.
+Source: Anthropic API reference, messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ANTHROPIC = Profile(
     },
     clips_overflow=True,
 )
-"""The ranges that differ from OpenAI's. An answer that the context has no room for ends where the context does."""
+"""The ranges that differ from OpenAI's. An answer without room in the context ends where the context does."""
 
 MIN_BUDGET_TOKENS = 1024
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -54,7 +54,7 @@ REFUSED: Mapping[str, str] = {
     "mcp_servers": "the server asks no other servers",
     "thread": "conversations are not kept: send all of their messages",
 }
-"""Parameters refused by name, since leaving them out would change the answer unseen, and why."""
+"""Parameters whose absence would change the answer unseen, and why they are refused."""
 
 IGNORED: Mapping[str, str] = {
     "metadata": "nothing is tracked per user",
@@ -66,7 +66,7 @@ IGNORED: Mapping[str, str] = {
     "user_profile_id": "nothing is tracked per user",
     "citations": "there are no documents to cite",
 }
-"""Parameters that are known and have no effect, and why; all of them are reported to the client."""
+"""Parameters without effect, and why; all of them are reported to the client."""
 
 IGNORED_IN_TOOLS: Mapping[str, str] = {
     "eager_input_streaming": "a tool's input is streamed as it is generated",
@@ -74,7 +74,7 @@ IGNORED_IN_TOOLS: Mapping[str, str] = {
     "defer_loading": "there is no tool search; every tool is shown to the model",
     "allowed_callers": "only the model calls tools",
 }
-"""The same of tools, where they are named `tools.<name>`."""
+"""The same for tools, where they are named `tools.<name>`."""
 
 _OBJECTS: Mapping[str, type[msgspec.Struct]] = {
     "thinking": ThinkingConfig,
@@ -100,7 +100,7 @@ _REASONS: Mapping[str, str] = {
 
 
 def refuse_unoffered(raw: Mapping[str, Any]) -> None:
-    """Raises: UnsupportedFeature for a parameter that asks for what is not offered; empty lists ask for nothing."""
+    """Raises: UnsupportedFeature for a parameter that asks for something not offered; empty lists ask for nothing."""
     for name, reason in REFUSED.items():
         if raw.get(name):
             kind = ThreadsNotOffered if name == "thread" else UnsupportedFeature
@@ -108,7 +108,7 @@ def refuse_unoffered(raw: Mapping[str, Any]) -> None:
 
 
 def check_words(body: MessagesBody, limits: Limits) -> None:
-    """Raises: InvalidRequest for stop sequences or a tier that are not allowed, and without `max_tokens`."""
+    """Raises: InvalidRequest for wrong stop sequences or a wrong tier, and without `max_tokens`."""
     if body.max_tokens is None:
         raise ANTHROPIC.missing("max_tokens", "an integer of at least 0")
     check_word("service_tier", body.service_tier, SERVICE_TIERS, ANTHROPIC)
@@ -116,10 +116,7 @@ def check_words(body: MessagesBody, limits: Limits) -> None:
 
 
 def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str = "") -> dict[str, Any]:
-    """Template variables for thinking, under the names that templates know. Raises: InvalidRequest.
-
-    Without `thinking` the template decides. `max_tokens`: the answer's limit, which the budget must be below.
-    """
+    """Template variables for thinking. Without `thinking` the template decides. Raises: InvalidRequest."""
     kwargs: dict[str, Any] = {}
     if body.thinking is not None:
         kwargs = _thinking(body, None if INTERLEAVED in betas else max_tokens)
@@ -131,7 +128,7 @@ def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str 
 
 
 def budget_of(body: PromptBody) -> int | None:
-    """Most tokens of thinking, None = nothing is said; checked with `thinking_kwargs`."""
+    """Most tokens of thinking, None = not given; checked by `thinking_kwargs`."""
     thinking = body.thinking
     return thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
 
@@ -147,10 +144,7 @@ def output_grammar(body: PromptBody) -> Grammar | None:
 
 
 def cache_ttl(body: PromptBody) -> str | None:
-    """The time to keep the prompt: the longest that any of its marks asks for; None = none does.
-
-    Raises: InvalidRequest.
-    """
+    """The longest time that any mark asks to keep the prompt, None = no mark. Raises: InvalidRequest."""
     asked: str | None = None
     for path, mark in _cache_marks(body):
         if mark.type != "ephemeral":
@@ -181,10 +175,7 @@ def _marks_of(path: str, parts: str | Sequence[InputBlock | CustomTool] | None) 
 def named_without_effect(
     raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool, keeps_prompts: bool = False, thinks: bool = True
 ) -> Iterator[str]:
-    """Names of what `raw` holds that was accepted and changes nothing, each once.
-
-    `keeps_prompts`: marks for the cache have an effect. `thinks`: the model can.
-    """
+    """Names of accepted parameters without effect, each once. `keeps_prompts`: marks for the cache have an effect."""
     idle = dict.fromkeys(name for name in raw if name in IGNORED or name not in body.__struct_encode_fields__)
     if not keeps_prompts:
         marks = ("tools." if path.startswith("tools") else "" for path, _ in _cache_marks(body))
@@ -210,7 +201,6 @@ def named_without_effect(
 
 
 def reasons_of(names: tuple[str, ...]) -> dict[str, str]:
-    """Why these change nothing; those that are unknown have no reason."""
     return {name: _REASONS[name] for name in names if name in _REASONS}
 
 

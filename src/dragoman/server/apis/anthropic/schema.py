@@ -1,7 +1,4 @@
-"""The wire schema of messages: request body, blocks, tools, the answer and the events of a stream.
-
-Does not: validate beyond types. Used on the event loop. Source: Anthropic API reference, messages.
-"""
+"""The wire schema of messages. On the event loop. Source: Anthropic API reference, messages."""
 
 from __future__ import annotations
 
@@ -266,8 +263,6 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 
 EVENTS = (MessageStart, Ping, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop)
-"""All that a stream consists of, but for errors."""
-
 
 # --- lists ------------------------------------------------------------------------------------------------------------
 
@@ -282,7 +277,6 @@ class Page(msgspec.Struct):
 
     @classmethod
     def of(cls, data: list[Any], has_more: bool) -> Self:
-        """The page with these entries. `has_more`: another one follows."""
         return cls(data, has_more, *((data[0].id, data[-1].id) if data else (None, None)))
 
 

@@ -1,8 +1,4 @@
-"""Turns tools and the wish about them into the neutral form.
-
-Refuses tools that Anthropic's servers run. Called by the dialect, on the event loop.
-Source: Anthropic API reference, messages.
-"""
+"""Turns tools and `tool_choice` into the neutral form. On the event loop. Source: Anthropic API reference, messages."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ def refuse_built_in(raw: Mapping[str, Any]) -> None:
 
 
 def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
-    """The tools and the wish; `raw` is the body as sent, whose schemas keep their order. Raises: InvalidRequest."""
+    """The tools and the choice; `raw` is the body as sent, whose schemas keep their order. Raises: InvalidRequest."""
     sent: Sequence[Mapping[str, Any]] = raw.get("tools", ()) if body.tools else ()
     functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(sent)]
     names: list[str] = []
@@ -52,7 +48,6 @@ def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
 
 
 def has_parallel_calls(body: PromptBody) -> bool:
-    """True if the model may call more than one tool at a time."""
     return body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
 
 
@@ -70,7 +65,6 @@ def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _wish(choice: ToolWish, names: Sequence[str]) -> tuple[ToolChoice | None, str]:
-    """The choice, None without tools, and the name of the tool that it names."""
     if choice.type not in CHOICES:
         raise ANTHROPIC.wrong("tool_choice.type", "auto, any, tool or none", choice.type)
     if choice.type == "tool":

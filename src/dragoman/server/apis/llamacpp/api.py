@@ -1,7 +1,4 @@
-"""llama.cpp's own API: completions, fill in the middle, embeddings, and what its server tells of itself.
-
-What it has in OpenAI's shape is served below `/v1`; `/tokenize` and `/detokenize` answer in its shape, too (`apis.openai`).
-"""
+"""llama.cpp's own API. Its OpenAI shapes, `/tokenize` and `/detokenize` are in `apis.openai`."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ _OWNED = (
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model."""
     applied = AppliedAdapter()
     return {
         COMPLETION: CompletionDialect(profile, applied),
@@ -106,7 +102,6 @@ _refuses = partial(not_offered, tag=TAG, answers=ERRORS.answers(REFUSING))
 def _tells(
     path: str, kind: Any, words: str, answer: AnswerCall, summary: str, *parameters: str, scope: Scope = Scope.INFERENCE
 ) -> AnswerOperation:
-    """An operation that tells about a model, which its query names."""
     return AnswerOperation(
         method="GET",
         path=path,

@@ -1,4 +1,4 @@
-"""The bodies of llama.cpp's operations as schemas, with the ranges that are checked. Used when the document is built."""
+"""The bodies of llama.cpp's operations as schemas. Used when the document is built."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ _EFFECTS: Mapping[str, str] = {
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
-    """The components of its bodies."""
     made = struct_schemas((LlamaSharedBody, LlamaInfillBody, LlamaLora))
     # These are read in their own way here.
     own = {name: without_null(made["LlamaSharedBody"]["properties"][name]) for name in ("logit_bias", "stop")}

@@ -1,7 +1,5 @@
-"""`/completion` and `/infill`: prompts, or code with a gap, become neutral requests.
+"""Turns bodies of `/completion` and `/infill` into neutral requests. Set up for each model; on the event loop.
 
-Does: read both bodies and their prompts, remember which adapter is applied where calls name none. Does not: encode.
-Set up for each served model; called on the event loop.
 Source: llama.cpp, tools/server/README.md, and its server where the document is silent.
 """
 
@@ -23,14 +21,12 @@ from dragoman.types import InfillPrompt, Limits, MixedPrompt, Prompt
 
 
 class AppliedAdapter:
-    """The adapter of a model that holds where calls name none; None = as the model's name says."""
+    """The adapter for calls that name none; None = as the model's name says."""
 
     name: str | None = None
 
 
 class _Dialect(PureDialect):
-    """Shared by both dialects."""
-
     errors = ERRORS
 
     def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
@@ -61,8 +57,6 @@ class _Dialect(PureDialect):
 
 
 class CompletionDialect(_Dialect):
-    """`/completion` for one model."""
-
     def parse(self, http: HttpCall) -> Call:
         raw = decode_object(http, WORDS)
         body = read_struct(raw, LlamaCompletionBody, WORDS)
@@ -71,8 +65,6 @@ class CompletionDialect(_Dialect):
 
 
 class InfillDialect(_Dialect):
-    """`/infill` for one model."""
-
     def parse(self, http: HttpCall) -> Call:
         raw = decode_object(http, WORDS)
         body = read_struct(raw, LlamaInfillBody, WORDS)

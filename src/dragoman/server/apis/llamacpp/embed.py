@@ -1,6 +1,6 @@
-"""`/embedding` and `/embeddings`: texts become vectors, in llama.cpp's shape.
+"""`/embedding` and `/embeddings`: vectors of texts, in llama.cpp's shape. On the event loop.
 
-Called on the event loop. Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
+Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def _idle(call: TextsCall[LlamaEmbedBody]) -> list[str]:
 
 
 EMBED = TextsOperation(LlamaEmbedBody, _embed, WORDS, ERRORS, _idle)
-"""Both operations."""
 
 
 def _told(kind: int, index: int, row: npt.NDArray[np.float32]) -> Any:

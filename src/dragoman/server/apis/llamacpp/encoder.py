@@ -1,6 +1,6 @@
-"""Encodes answers of `/completion` and `/infill`: one object, or a list of them, or server-sent events.
+"""Encodes answers of `/completion` and `/infill`. One encoder per call, on the event loop.
 
-One encoder per call, on the event loop. Source: llama.cpp, tools/server/README.md, "Response format".
+Source: llama.cpp, tools/server/README.md, "Response format".
 """
 
 from __future__ import annotations
@@ -54,17 +54,12 @@ _NO_PROMPT = PromptInfo("", ())
 
 @dataclass(slots=True)
 class _Progress:
-    """The state of one answer in a stream."""
-
     num_tokens: int = 0
     has_new_line: bool = False
 
 
 class LlamaEncoder(Encoder):
-    """Writes the answers to all prompts of a call.
-
-    `settings`: as answers report them, without the seed. `is_list`: there may be several prompts.
-    """
+    """Writes the answers to all prompts of a call. `settings`: as answers report them, without the seed."""
 
     def __init__(
         self,
@@ -100,14 +95,12 @@ class LlamaEncoder(Encoder):
         return Head(SSE_MEDIA_TYPE)
 
     def progress(self, told: ToldProgress) -> bytes:
-        """A piece without text that tells how far the prompts are."""
         piece = LlamaPiece(
             index=0, content="", tokens=[], tokens_predicted=0, tokens_evaluated=told.processed, prompt_progress=told
         )
         return sse(_ENCODER.encode(piece))
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """The text of one step, token by token where tokens have probabilities; and the end, if this is the last step."""
         if event.prompt is not None:
             self._prompts[request_index] = event.prompt
         index = self._index(request_index, event.index)
@@ -203,7 +196,7 @@ _TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
 
 
 def _token(token: TokenOutput, num_probs: int, *, is_drawn: bool) -> LlamaToken:
-    """A token and what was most likely. `is_drawn`: with the probabilities of sampling instead of log-probabilities."""
+    """A token and the likeliest. `is_drawn`: with probabilities of sampling instead of log-probabilities."""
     told, tops = ("prob", "top_probs") if is_drawn else ("logprob", "top_logprobs")
     number = _chance if is_drawn else _logprob
     top = [
@@ -220,6 +213,6 @@ def _chance(logprob: float | None) -> float:
 
 
 def _logprob(logprob: float | None) -> float:
-    """The number; JSON cannot say minus infinity."""
+    """A number for JSON, which cannot say minus infinity."""
     told = json_logprob(logprob)
     return LOWEST_LOGPROB if told is None else told

@@ -1,7 +1,4 @@
-"""Errors as llama.cpp's server tells them: a code, a message, a type, and the sizes where a prompt is too long.
-
-Used on the event loop. Source: llama.cpp, tools/server/README.md, "API errors".
-"""
+"""Errors in llama.cpp's form. On the event loop. Source: llama.cpp, tools/server/README.md, "API errors"."""
 
 from __future__ import annotations
 
@@ -53,11 +50,9 @@ _TYPES: Mapping[int, ErrorType] = {
     503: "unavailable_error",
     507: "unavailable_error",
 }
-"""What errors of a status are called, but for those that are the client's or the server's fault in general."""
 
 
 def error_body(error: ServerError) -> LlamaError:
-    """The object of an error, as a body or in a stream."""
     status = STATUSES[error.kind]
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     details = LlamaErrorDetails(

@@ -36,7 +36,7 @@ COMPLETION = "llamacpp.completion"
 
 
 def model_meant(http: HttpCall, server: Server) -> str | None:
-    """The model that a body names; where there is but one, whatever it is called, as llama.cpp has no other."""
+    """The model that a body names; the only model under any name, as llama.cpp has no other."""
     return _known(http.query.get("model") if http.method == "GET" else model_of_body(http, server), server)
 
 
@@ -77,10 +77,7 @@ async def props(http: HttpCall, server: Server) -> LlamaProps:
 
 
 async def slots(http: HttpCall, server: Server) -> list[LlamaSlot]:
-    """The room for sequences, where they are computed first.
-
-    Raises: Unavailable if none is left, where that is asked; UnsupportedFeature if the operator has switched it off.
-    """
+    """Raises: Unavailable if a call asks for room and none is left; UnsupportedFeature if switched off."""
     model = _model(http, server)
     if not _tells_slots(model):
         raise UnsupportedFeature("this server does not tell its slots: start it with --slots")
@@ -117,7 +114,6 @@ def _tells_slots(model: ServedModel) -> bool:
 
 
 async def adapters(http: HttpCall, server: Server) -> list[LlamaAdapter]:
-    """The adapters of the model, and which is applied. Raises: ServerError."""
     model = _model(http, server)
     applied = _applied(model).name
     listed = [] if model.adapters is None else model.adapters.all()
@@ -125,7 +121,7 @@ async def adapters(http: HttpCall, server: Server) -> list[LlamaAdapter]:
 
 
 async def set_adapters(http: HttpCall, server: Server) -> LlamaDone:
-    """Have an adapter applied where calls of this API name none. Raises: ServerError."""
+    """Apply an adapter to calls of this API that name none. Raises: ServerError."""
     try:
         raw = http.json()
     except NotJson as error:
@@ -153,7 +149,6 @@ def _applied(model: ServedModel) -> AppliedAdapter:
 
 
 async def apply_template(http: HttpCall, server: Server) -> Reply:
-    """A conversation as the model sees it. Raises: ServerError."""
     raw = decode_object(http, WORDS)
     body = read_struct(raw, ChatBody, WORDS)
     idle = [name for name in raw if name not in CONVERSATION_FIELDS]

@@ -1,6 +1,5 @@
-"""Parameters of `/completion` and `/infill`, and the settings that an answer reports. Does not read prompts.
+"""Parameters of `/completion` and `/infill`, and the settings that an answer reports. On the event loop.
 
-Called by the dialects, on the event loop.
 Source: llama.cpp, tools/server/README.md, "POST /completion", and its server where the document is silent.
 """
 
@@ -55,7 +54,7 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
     "grammar_triggers": ([], "they are of lazy grammars"),
     "preserved_tokens": ([], "no token is split"),
 }
-"""Parameters that are known and have no effect: at which value they ask for nothing, and why they do nothing."""
+"""Parameters without effect: the values at which they ask for nothing, and the reasons."""
 
 WORDS = Profile(
     name="llamacpp",
@@ -71,14 +70,12 @@ WORDS = Profile(
     ignored={name: reason for name, (_, reason) in NEUTRAL.items()} | {"post_sampling_probs": "n_probs is 0"},
     asks_nothing={name: value for name, (value, _) in NEUTRAL.items()} | {"grammar_lazy": False},
 )
-"""The differences from OpenAI's routes; errors are told in general words."""
 
 
 class Parameters(NamedTuple):
-    """The parameters of a body, in neutral words: a request without its prompt.
+    """A request without its prompt, in neutral words. `settings`: as in the answer, without the seed.
 
-    `settings`: as in the answer, without the seed. `ignored`: names without effect, in the body's order; `reasons`: why
-    some of them do nothing.
+    `ignored`: names without effect, in the body's order; `reasons`: why.
     """
 
     request: GenerationRequest
@@ -100,7 +97,7 @@ def read_parameters(
     default_adapter: str | None,
     request_id: str = "",
 ) -> Parameters:
-    """The parameters of a body that is typed; `default_adapter` where it names none. Raises: InvalidRequest."""
+    """`default_adapter`: where the body names none. Raises: InvalidRequest."""
     if raw.get("grammar_lazy"):
         why = "grammar_lazy is not supported: a grammar holds from the first token on"
         raise UnsupportedFeature(why, param="grammar_lazy")
@@ -132,24 +129,21 @@ def read_parameters(
 
 
 def reading_of(profile: ModelProfile) -> Reading:
-    """The way in which bodies for this model are read."""
     return Reading(WORDS, profile)
 
 
 def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
-    """True if the stream is asked to report progress on prompts, and can."""
     return bool(body.stream and body.return_progress and profile.tells_progress)
 
 
 def default_settings(profile: ModelProfile) -> dict[str, Any]:
-    """The settings of a call that says nothing."""
     found = read_parameters({}, LlamaSharedBody(), profile, reading_of(profile), None)
     seed = found.request.sampling.seed
     return {**found.settings, "seed": UINT32_MAX if seed is None else seed}
 
 
 def max_tokens_of(body: LlamaSharedBody) -> int | None:
-    """The most tokens to generate, None = as many as fit."""
+    """None = as many as fit."""
     given = (body.max_completion_tokens, body.max_tokens, body.n_predict)
     value = next((one for one in given if one is not None), -1)
     return None if value < 0 else value
@@ -164,7 +158,6 @@ def _num_probs(body: LlamaSharedBody, reading: Reading) -> int | None:
 
 
 def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
-    """The biases of token ids and of texts. Raises: InvalidParameter."""
     given, bias = body.logit_bias or [], _Bias({}, {})
     check_count("logit_bias", len(given), profile.limits.max_token_ids, WORDS)
     entries: Sequence[Sequence[Any]] = list(given.items()) if isinstance(given, dict) else given
@@ -229,4 +222,4 @@ _SHOWN = frozenset((
     "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay",
     "min_keep",
 ))  # fmt: skip
-"""Parameters without effect that settings tell all the same, at the values at which they ask for nothing."""
+"""Parameters without effect that settings report all the same."""

@@ -1,7 +1,4 @@
-"""The bodies that llama.cpp's clients send, and what they are sent.
-
-Does not: check values or fill in defaults. Used on the event loop. Source: llama.cpp, tools/server/README.md.
-"""
+"""The bodies of llama.cpp's API. Used on the event loop. Source: llama.cpp, tools/server/README.md."""
 
 from __future__ import annotations
 

@@ -32,11 +32,10 @@ TAG = "LM Studio"
 CHAT, COMPLETIONS, EMBEDDINGS = f"{NAME}.chat", f"{NAME}.completions", f"{NAME}.embeddings"
 
 _ENDLESS = replace(V1, default_max_tokens=None)
-"""Completions go on to their end where nobody says how long they may be."""
+"""Completions without a limit go on to their end."""
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model."""
     chat = ChatDialect(profile, lambda model, http: V1)
     completions = CompletionsDialect(profile, _ENDLESS)
     return {
@@ -55,13 +54,12 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 
 
 async def models(http: HttpCall, server: Server) -> LmModelList:
-    """Every name that can be asked for."""
     await looked_at(server)
     return LmModelList([_listed(facts, facts.name) for facts in facts_of_all(server.models)])
 
 
 async def model(http: HttpCall, server: Server) -> LmModel:
-    """One model. Raises: NotFound, and what a model that is not there yet raises."""
+    """Raises: NotFound, and the errors of loading a model."""
     name = http.path_params["name"]
     return _listed(facts_of_name(server.models, name), name)
 

@@ -1,6 +1,5 @@
-"""LM Studio's conversations and completions: OpenAI's, with a block of statistics, of the model and of what it runs on.
+"""OpenAI's conversations and completions with LM Studio's statistics and `max_tokens: -1`. On the event loop.
 
-Also takes LM Studio's `max_tokens: -1`. Set up for each served model; called on the event loop.
 Source: LM Studio's documentation, REST API v0.
 """
 
@@ -46,20 +45,16 @@ _STOPS: Mapping[FinishReason, StopReason] = {
 
 
 def arch_of(card: ModelCard) -> str:
-    """The `model_type` of the model's configuration, "" if it has none."""
     kind = card.config.get("model_type")
     return kind if isinstance(kind, str) else ""
 
 
 class StatsDialect(TellsErrors):
-    """A dialect of OpenAI's wire format, for one model."""
-
     def __init__(self, inner: Dialect, profile: ModelProfile) -> None:
         self._inner = self.errors = inner
         self._info = LmModelInfo(arch_of(profile.card), profile.dtype, profile.card.format, profile.max_model_len)
 
     def open(self, http: HttpCall) -> Opening:
-        """The call as OpenAI's, with another encoder."""
         body = http.field("max_tokens")
         if body == -1 and isinstance(sent := http.json(), dict):  # as many as there is room for
             kept = {name: value for name, value in sent.items() if name != "max_tokens"}
@@ -73,8 +68,6 @@ class StatsDialect(TellsErrors):
 
 
 class _StatsEncoder(Encoder):
-    """OpenAI's encoder, and the block at the end."""
-
     def __init__(self, inner: Encoder, requests: Sequence[GenerationRequest], info: LmModelInfo) -> None:
         self._inner = inner
         self._max_tokens = requests[0].max_tokens
@@ -99,7 +92,6 @@ class _StatsEncoder(Encoder):
         return self._inner.head(events)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """OpenAI's, of which it remembers how it ends."""
         if request_index == event.index == 0:
             self._num_tokens += len(event.tokens)
             self._end = event.finish_reason or self._end
@@ -110,7 +102,6 @@ class _StatsEncoder(Encoder):
         return self._inner.progress(told) if isinstance(self._inner, ProgressEncoder) else b""
 
     def end(self) -> bytes:
-        """The block, before OpenAI's end mark."""
         last = self._inner.end()
         return last.removesuffix(SSE_DONE) + sse(msgspec.json.encode(self._details())) + SSE_DONE
 

@@ -1,7 +1,4 @@
-"""LM Studio's additions to OpenAI's answers, and its list of models.
-
-Used on the event loop, and when the document is built. Source: LM Studio's documentation, REST API v0.
-"""
+"""LM Studio's additions to OpenAI's answers, and its list of models. Source: LM Studio's documentation, REST API v0."""
 
 from __future__ import annotations
 

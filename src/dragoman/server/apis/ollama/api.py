@@ -1,4 +1,4 @@
-"""Ollama's API: its operations, how it is set up for a model, and what of it is not offered here."""
+"""Ollama's API: its operations, and how it is set up for a model."""
 
 from __future__ import annotations
 
@@ -50,13 +50,12 @@ NOT_OFFERED: dict[tuple[str, str], str] = {
     ("DELETE", "/api/delete"): "models are not deleted; the operator chooses them",
     ("POST", "/api/blobs/{digest}"): "no files are kept here",
 }
-"""What Ollama does with models besides running and pulling them, and why this server does not."""
+"""Ollama's operations that are refused, and why."""
 
 _OWNED = ("generate", "chat", "embed", "embeddings", "tags", "show", "ps", "version")
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialects for a model."""
     return {
         f"{NAME}.generate": GenerateDialect(profile),
         f"{NAME}.chat": ChatDialect(profile),
@@ -66,7 +65,7 @@ def set_up(profile: ModelProfile) -> Dialects:
 
 
 def _generates(name: str, kind: Any, asked: str, example: Mapping[str, Any], summary: str) -> GenerateOperation:
-    """An operation that answers with text. `asked`: without it, there is nothing to generate."""
+    """`asked`: without it, there is nothing to generate."""
     content: Content = {JSON_MEDIA_TYPE: kind, NDJSON_MEDIA_TYPE: (kind, OllamaError)}
     return GenerateOperation(
         path=f"/api/{name}",

@@ -1,4 +1,4 @@
-"""The bodies of Ollama's operations as schemas, with the ranges that are checked. Used when the document is built."""
+"""The bodies of Ollama's operations as schemas. Used when the document is built."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ _OTHER_TEXTS: Mapping[str, str] = {
     "insecure": "true is named as without effect",
     "stream": "tell how far it is, line by line",
 }
-"""The same in bodies of calls that ask for no text."""
 _OPTION_EFFECTS = {
     **EFFECTS,
     "num_predict": "maximum number of tokens to generate; 0, -1 and -2: up to the context",
@@ -60,7 +59,6 @@ _OPTION_EFFECTS = {
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
-    """The components of its bodies."""
     made = struct_schemas((OllamaGenerateBody, OllamaChatBody))
     own: dict[str, Schema] = {
         "top_logprobs": INTEGER | range_of(Bounds(0, profile.limits.max_logprobs)),

@@ -1,6 +1,5 @@
-"""`/api/generate` and `/api/chat`: a prompt, or a conversation, becomes one neutral request.
+"""Turns bodies of `/api/generate` and `/api/chat` into neutral requests. Set up for each model; on the event loop.
 
-Calls that only load or unload are answered at once. Does not: encode. Set up for each served model; on the event loop.
 Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
 """
 
@@ -47,8 +46,6 @@ _NUM_KEPT = 4  # Ollama's default of `num_keep`
 
 
 class _Dialect(PureDialect):
-    """Shared by both dialects, for one model. `kind`: of the body."""
-
     errors = ERRORS
     kind: type[OllamaBody]
 
@@ -58,14 +55,12 @@ class _Dialect(PureDialect):
         self._clock = clock
 
     def open(self, http: HttpCall) -> Opening:
-        """The call; one that asks for no text is answered at once."""
         opening = super().open(http)
         if not _asks_for_no_text(http, self.kind):
             return opening
         return msgspec.structs.replace(opening, answer=partial(self._load, http))
 
     async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
-        """The answer once the model is there."""
         return _without_text(http, self.kind, switches, self._clock)
 
     def _call(
@@ -78,10 +73,7 @@ class _Dialect(PureDialect):
         has_context: bool,
         **more: Any,
     ) -> Call:
-        """The call. `idle`: names without effect, beside the usual ones. `more`: further fields of the request.
-
-        Raises: InvalidRequest.
-        """
+        """`idle`: names without effect, beside the usual ones. `more`: further fields of the request."""
         body, reading = sent.body, self._reading
         options = body.options or OllamaOptions()
         limit = options.num_predict or 0  # 0, -1 and -2 all mean as many as fit
@@ -119,7 +111,7 @@ class _Dialect(PureDialect):
 def _without_text(
     http: HttpCall, kind: type[OllamaBody], switches: CallSwitches, clock: Clock, known: Sequence[str] = ()
 ) -> Reply:
-    """The answer to a call that only has a model loaded or unloaded. Raises: InvalidRequest."""
+    """The answer to a call that only loads or unloads a model. Raises: InvalidRequest."""
     sent = read_body(http, kind)
     headers = note_ignored(switches, idle_without_text(sent.raw, kind, known))
     made = answer_object(is_chat=kind is OllamaChatBody, model=sent.name, created_s=clock.now(), done=True)
@@ -128,7 +120,7 @@ def _without_text(
 
 
 async def answer_unload(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
-    """Answer a call that only has a model unloaded which is not loaded: it is not loaded for that. See `Before`."""
+    """Answer a call to unload a model that is not loaded, without loading it. See `Before`."""
     kind: type[OllamaBody] = OllamaChatBody if http.path.endswith("/chat") else OllamaGenerateBody
     if server.hosting is None or not _asks_for_no_text(http, kind) or not _asks_to_unload(http):
         return False
@@ -154,8 +146,6 @@ def _asks_to_unload(http: HttpCall) -> bool:
 
 
 class GenerateDialect(_Dialect):
-    """`/api/generate` for one model."""
-
     kind = OllamaGenerateBody
 
     def parse(self, http: HttpCall) -> Call:
@@ -184,7 +174,6 @@ class GenerateDialect(_Dialect):
 
 
 def _refuse(body: OllamaGenerateBody) -> None:
-    """Raises: InvalidRequest for parameters that are not supported, or not together."""
     if body.template:
         reason = "it is a Go template; the model's own chat template is used"
         raise UnsupportedFeature(f"template is not supported: {reason}", param="template")
@@ -195,8 +184,6 @@ def _refuse(body: OllamaGenerateBody) -> None:
 
 
 class ChatDialect(_Dialect):
-    """`/api/chat` for one model."""
-
     kind = OllamaChatBody
 
     def parse(self, http: HttpCall) -> Call:
@@ -225,7 +212,6 @@ class ChatDialect(_Dialect):
         )
 
     def _check_sizes(self, body: OllamaChatBody) -> None:
-        """Raises: InvalidRequest for more of anything than one conversation may have."""
         messages, limits = body.messages or [], self._profile.limits
         check_count("messages", len(messages), limits.max_messages, WORDS)
         for name in ("images", "tool_calls"):
@@ -241,14 +227,13 @@ def template_messages(messages: Sequence[OllamaMessage]) -> tuple[dict[str, Any]
 
 
 class _Calls:
-    """The tool calls of a conversation, which Ollama's clients need not name: some templates want to see ids."""
+    """The tool calls of a conversation. Ollama's clients need not name them, but some templates want ids."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[str, str]] = []  # ids and functions of calls whose result has not come yet
         self._count = 0
 
     def made(self, message: OllamaMessage) -> list[dict[str, Any]]:
-        """The calls of a message of the assistant's."""
         entries = []
         for call in message.tool_calls or ():
             self._count += 1

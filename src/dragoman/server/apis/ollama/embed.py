@@ -1,7 +1,4 @@
-"""`/api/embed` and `/api/embeddings`: texts become vectors, by a model that embeds.
-
-Called on the event loop. Source: Ollama API reference (docs/api.md), "Generate Embeddings".
-"""
+"""`/api/embed` and `/api/embeddings`, on the event loop. Source: Ollama API reference, "Generate Embeddings"."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ async def _embeddings(call: TextsCall[OllamaEmbeddingsBody]) -> OllamaEmbedding:
 
 
 async def _made(call: TextsCall[Any], name: str, texts: Sequence[str], **more: Any) -> Pooled[Numbers] | None:
-    """The texts' vectors, None if there are no texts; errors speak of the texts by `name`. Raises: ServerError."""
+    """The texts' vectors, None without texts; errors speak of the texts by `name`."""
     named_model(call.body.model)
     note_keep_alive(call.body.keep_alive)
     service = embedder(call.profile)

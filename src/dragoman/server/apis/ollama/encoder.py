@@ -1,7 +1,6 @@
-"""Encodes answers of `/api/generate` and `/api/chat`: one object, or a line for each piece and one for the end.
+"""Encodes answers of `/api/generate` and `/api/chat`. One encoder per call, on the event loop.
 
-One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
-Source: Ollama API reference (docs/api.md).
+`event` runs once per step, so it stays cheap. Source: Ollama API reference (docs/api.md).
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ CLOCK = Clock(time.time, time.perf_counter)
 
 
 def rfc3339(seconds: float) -> str:
-    """A time since the epoch as Ollama writes it, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -79,7 +77,7 @@ def answer_object(
     thinking: str = "",
     calls: Sequence[OllamaCall] = (),
 ) -> OllamaGenerated | OllamaChatted:
-    """One object of an answer, without what only the last one has."""
+    """One object of an answer, without the fields of the last one."""
     created_at = rfc3339(created_s)
     if is_chat:
         message = OllamaAnswerMessage("assistant", text, thinking or UNSET, list(calls) or UNSET)
@@ -88,10 +86,7 @@ def answer_object(
 
 
 class OllamaEncoder(Encoder):
-    """Writes one answer; a call has one request with one sequence.
-
-    `model`: the name in the call. `has_context`: the last object holds all tokens.
-    """
+    """Writes one answer; a call has one request with one sequence. `has_context`: the last object holds all tokens."""
 
     def __init__(
         self, model: str, clock: Clock, request: GenerationRequest, *, is_chat: bool, has_context: bool
@@ -190,7 +185,7 @@ class OllamaEncoder(Encoder):
 
 
 class _OpenCalls:
-    """The tool calls of a stream, each sent when it is whole. `num_told`: the number sent so far."""
+    """The tool calls of a stream, each sent when it is whole."""
 
     def __init__(self) -> None:
         self._open: ToolCall | None = None
@@ -221,7 +216,7 @@ class _OpenCalls:
 
 
 def read_calls(calls: Sequence[ToolCall], num_before: int = 0) -> tuple[list[OllamaCall], str]:
-    """The calls with their arguments as objects; those whose arguments are none, as the text that the model wrote."""
+    """The calls with objects as arguments; calls with other arguments, as the text that the model wrote."""
     told: list[OllamaCall] = []
     unread: list[str] = []
     for call in calls:
@@ -234,7 +229,6 @@ def read_calls(calls: Sequence[ToolCall], num_before: int = 0) -> tuple[list[Oll
 
 
 def nanoseconds(seconds: float) -> int:
-    """A duration as Ollama counts it; none is negative."""
     return max(0, round(seconds * 1e9))
 
 

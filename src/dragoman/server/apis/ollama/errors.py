@@ -1,6 +1,5 @@
-"""Errors as Ollama's clients read them: a status, and one text, in Ollama's words where its clients look at them.
+"""Errors as Ollama's clients read them: a status and one text. On the event loop.
 
-Called by the dialects and, for other operations, by the app; on the event loop.
 Source: Ollama's server, routes; its Python client raises `ResponseError` with both.
 """
 

@@ -1,6 +1,5 @@
-"""The served models as Ollama lists and describes them: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
+"""`/api/tags`, `/api/show`, `/api/ps`, `/api/version`. On the event loop; never waits, reads no files.
 
-Does not: read files (the model's card has what they say). On the event loop; never waits.
 Source: Ollama API reference (docs/api.md); the keys of `model_info` are those of GGUF's metadata.
 """
 
@@ -44,8 +43,6 @@ _LAST_S = 253402300799.0  # the same in seconds
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _CAPABILITIES = ("tools", "vision", "thinking", "insert")
 _PARAMETERS: Mapping[str, str] = {"repetition_penalty": "repeat_penalty"}
-"""Names of a model's defaults, where Ollama has others."""
-
 _INFO: Mapping[str, tuple[str, ...]] = {
     "embedding_length": ("hidden_size", "n_embd", "d_model"),
     "block_count": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -59,29 +56,26 @@ _INFO: Mapping[str, tuple[str, ...]] = {
     "expert_count": ("num_local_experts", "num_experts"),
     "expert_used_count": ("num_experts_per_tok",),
 }
-"""Keys of GGUF's metadata behind the architecture's name, and what config.json calls them."""
+"""Keys of GGUF's metadata behind the architecture's name, and their names in config.json."""
 
 
 async def tags(http: HttpCall, server: Server) -> OllamaTags:
-    """Every name that can be asked for, those of models included that are loaded for it."""
+    """Every name that calls may use, also of models that are loaded for a call."""
     await looked_at(server)
     return OllamaTags([_listed(facts) for facts in facts_of_all(server.models)])
 
 
 async def running(http: HttpCall, server: Server) -> OllamaRunning:
-    """The models that are loaded."""
     statuses = {one.name: one for one in server.hosting.statuses()} if server.hosting is not None else {}
     models = server.models.models
     return OllamaRunning([_loaded(one, statuses.get(model.name)) for model in models for one in facts_by_name([model])])
 
 
 async def version(http: HttpCall, server: Server) -> OllamaVersion:
-    """The version of the API."""
     return OllamaVersion(VERSION)
 
 
 async def show(http: HttpCall, server: Server) -> Reply:
-    """One model. Raises: ServerError."""
     raw = decode_object(http, WORDS)
     body = read_struct(raw, OllamaShowBody, WORDS)
     name = named_model(body.model or body.name)
@@ -187,7 +181,6 @@ def _family(card: ModelCard) -> str:
 
 
 def _size(num_parameters: int | None) -> str:
-    """The number of parameters, in Ollama's way: 494.03M, 8.0B."""
     for unit, letter in _UNITS:
         if num_parameters is not None and num_parameters >= unit:
             digits = 1 if unit >= 1e9 else 2

@@ -1,7 +1,4 @@
-"""Names of models as Ollama's clients write them: what has no tag means the one that is called `latest`.
-
-Called by the operations and the dialects, on the event loop.
-"""
+"""Names of models as Ollama's clients write them: without a tag, a name means `latest`. On the event loop."""
 
 from __future__ import annotations
 
@@ -22,17 +19,15 @@ def meant(name: str, knows: Callable[[str], bool]) -> str:
 
 
 def model_meant(http: HttpCall, server: Server) -> str | None:
-    """The model of a call whose body names it."""
     name = model_of_body(http, server)
     return None if name is None else meant(name, server.models.knows)
 
 
 def served_name(name: str, profile: ModelProfile) -> str:
-    """The name or adapter of the model of `profile` that a call means by `name`."""
     known = {profile.name, *profile.aliases, *profile.adapter_names()}
     return meant(name, known.__contains__)
 
 
 def tagged(name: str) -> str:
-    """The name as lists show it: clients take what stands behind the colon for the tag."""
+    """The name as lists show it: clients take the part behind the colon for the tag."""
     return name if ":" in name.rpartition("/")[2] else f"{name}{LATEST}"

@@ -1,6 +1,5 @@
-"""`options` of a request: what Ollama's names, defaults and ranges differ in from the parameters that all APIs share.
+"""`options` of a request: Ollama's differences from the parameters of all APIs. On the event loop.
 
-Used by the dialects, on the event loop, and when the document is built.
 Sources: Ollama's Modelfile reference, "Valid Parameters and Values"; its API types, `Options`.
 """
 
@@ -12,8 +11,6 @@ from dragoman.parameters import PARAMETERS, UINT32_MAX, Bounds, SamplingFields
 from dragoman.server.apis.openai_wire.profile import Profile
 
 WORDS = Profile(name="ollama")
-"""How its bodies are read; errors are told in general words."""
-
 _STARTED = "the model was loaded when the server started, as the operator chose"
 _NO_MIROSTAT = "there is no Mirostat sampling here"
 
@@ -33,7 +30,7 @@ IGNORED_OPTIONS: Mapping[str, str] = {
         _STARTED,
     ),
 }  # fmt: skip
-"""Options that are known and have no effect, and why; they are named to the client."""
+"""Options without effect, and why; they are named to the client."""
 
 OPTIONS = Profile(
     name="ollama",
@@ -49,7 +46,6 @@ OPTIONS = Profile(
     ignored=IGNORED_OPTIONS,
     asks_nothing={"mirostat": 0, "tfs_z": 1.0},
 )
-"""The differences from OpenAI's parameters. Source: Modelfile reference."""
 
 
 class OllamaOptions(SamplingFields, kw_only=True):

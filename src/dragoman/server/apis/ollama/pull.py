@@ -1,6 +1,5 @@
-"""`/api/pull`: a model of the hub is brought to this machine, and the client sees how far it is.
+"""`/api/pull`: tells how far a download is (`server.pulling` downloads). On the event loop.
 
-Does not: download (`server.pulling` does), or load. On the event loop.
 Source: Ollama API reference (docs/api.md), "Pull a Model"; Hugging Face's page on Ollama (`hf.co/ORG/NAME:TYPE`).
 """
 
@@ -35,7 +34,6 @@ _DONE = OllamaPulled(status="success")
 
 
 async def pull(http: HttpCall, server: Server) -> Reply | StreamedReply:
-    """Bring a model. Raises: ServerError."""
     raw = decode_object(http, WORDS)
     body = read_struct(raw, OllamaPullBody, WORDS)
     name = _HUB.sub("", named_model(body.model or body.name), count=1)
@@ -50,14 +48,12 @@ async def pull(http: HttpCall, server: Server) -> Reply | StreamedReply:
 
 
 def _is_served(name: str, server: Server) -> bool:
-    """True for every name that calls may use for a model, also while it is loaded."""
     models = server.models
     is_default = name in PLACEHOLDER_MODELS and bool(models.models)
     return is_default or models.knows(meant(name, models.knows))
 
 
 def _begun(name: str, server: Server) -> AsyncGenerator[PullStep]:
-    """Raises: ServerError if it cannot begin."""
     if server.pulling is None:
         raise UnsupportedFeature(_NOT_ALLOWED)
     return server.pulling.pull(name.removesuffix(LATEST))
@@ -74,7 +70,6 @@ async def _lines(steps: AsyncGenerator[PullStep] | None) -> AsyncGenerator[bytes
 
 
 def _told(step: PullStep) -> OllamaPulled | None:
-    """The line of a step; None before anything is known."""
     if step.note:
         return OllamaPulled(status=step.note)
     if not step.size:

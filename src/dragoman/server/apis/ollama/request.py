@@ -1,6 +1,5 @@
-"""Reads everything but the prompt, for `/api/generate` and `/api/chat`.
+"""Reads everything but the prompt, for `/api/generate` and `/api/chat`. On the event loop.
 
-Called by the dialects and the operations on models, on the event loop.
 Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
 """
 
@@ -35,7 +34,7 @@ from dragoman.types import Grammar
 BodyT = TypeVar("BodyT", bound=OllamaBody)
 
 LEVELS = ("low", "medium", "high")
-"""How much a model may be asked to reason, where it takes that."""
+"""Levels of reasoning, for models that have them."""
 
 KEPT = "keep_alive"
 IGNORED: Mapping[str, str] = {
@@ -46,13 +45,11 @@ IGNORED: Mapping[str, str] = {
     "system": "the prompt is taken as it is",
     "think": "the prompt is taken as it is",
 }
-"""Parameters that have no effect, where they have none, and why."""
-
 _IMAGE_DATA = re.compile(r"data:image/", re.IGNORECASE)
 
 
 class Sent(NamedTuple, Generic[BodyT]):
-    """A body: as it was sent, but for what is null, and typed. `options`: without those that are null."""
+    """A body without nulls, as sent and typed. `options`: without nulls."""
 
     raw: Mapping[str, Any]
     body: BodyT
@@ -61,7 +58,7 @@ class Sent(NamedTuple, Generic[BodyT]):
 
 
 def read_body(http: HttpCall, kind: type[BodyT]) -> Sent[BodyT]:
-    """The body, everything in it checked that does not need the model. Raises: InvalidRequest."""
+    """The body, with all checks that need no model. Raises: InvalidRequest."""
     raw = decode_object(http, WORDS)
     body = read_struct(raw, kind, WORDS)
     name, options = named_model(body.model), given_options(raw)
@@ -71,20 +68,20 @@ def read_body(http: HttpCall, kind: type[BodyT]) -> Sent[BodyT]:
 
 
 def named_model(name: str | None) -> str:
-    """The name. Raises: InvalidPayload if there is none."""
+    """Raises: InvalidPayload if there is no name."""
     if not name:
         raise WORDS.payload_fault("model", "model is required", param="model")
     return name
 
 
 def given_options(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as they were sent, but for what is null; the text "null" is none."""
+    """The options as sent, without nulls; the text "null" is none."""
     options = raw.get("options")
     return {name: one for name, one in options.items() if one is not None} if isinstance(options, dict) else {}
 
 
 def note_keep_alive(value: float | str | None) -> None:
-    """Record how long the model is to stay after this call. Raises: InvalidParameter if `value` is not a duration."""
+    """Record how long the model stays after this call. Raises: InvalidParameter if `value` is not a duration."""
     seconds = keep_s(value)
     record = current_call()
     if record is not None:
@@ -130,14 +127,14 @@ def thinking_kwargs(think: bool | str | None, profile: ModelProfile) -> dict[str
 
 
 def logprobs_of(body: OllamaBody, profile: ModelProfile) -> int | None:
-    """The number of candidates to show for each token, None = no log-probabilities. Raises: InvalidParameter."""
+    """The number of candidates for each token, None = no log-probabilities. Raises: InvalidParameter."""
     if body.top_logprobs is not None:
         check_number("top_logprobs", body.top_logprobs, Bounds(0, profile.limits.max_logprobs), WORDS)
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def content_of(text: str, images: list[str] | None, path: str) -> str | list[dict[str, Any]]:
-    """A message's content: its text, after its pictures if it has some. Raises: InvalidParameter."""
+    """A message's content: its pictures, then its text. Raises: InvalidParameter."""
     if not images:
         return text
     parts = [_image_part(data, f"{path}images[{i}]") for i, data in enumerate(images)]
@@ -145,7 +142,6 @@ def content_of(text: str, images: list[str] | None, path: str) -> str | list[dic
 
 
 def _image_part(data: str, path: str) -> dict[str, Any]:
-    """A picture as conversations hold it; its bytes tell its kind. Raises: InvalidParameter."""
     if not data:
         raise WORDS.wrong(path, "base64 data of an image", data)
     url = data if _IMAGE_DATA.match(data) else f"data:image/any;base64,{data}"
@@ -153,7 +149,7 @@ def _image_part(data: str, path: str) -> dict[str, Any]:
 
 
 def without_effect(sent: Sent[BodyT], profile: ModelProfile) -> list[str]:
-    """Names of what was sent beside the options and changes nothing, in the order in which it was sent."""
+    """Names of fields besides the options that change nothing, in the order of the body."""
     body = sent.body
     does_nothing = {
         KEPT: is_idle(),
@@ -166,6 +162,6 @@ def without_effect(sent: Sent[BodyT], profile: ModelProfile) -> list[str]:
 
 
 def idle_without_text(raw: Mapping[str, Any], kind: type[msgspec.Struct], known: Collection[str] = ()) -> list[str]:
-    """The same of a call that asks for no text; `known`: fields that have an effect even so."""
+    """The same for a call that asks for no text; `known`: fields that have an effect even so."""
     idle = {*unknown_names(raw, kind), *((KEPT,) if is_idle() else ())} - {*known}
     return [name for name in raw if name in idle] + [f"options.{name}" for name in given_options(raw)]

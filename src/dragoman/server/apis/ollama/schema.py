@@ -1,7 +1,6 @@
-"""The wire schema of Ollama's API: bodies, answers, lines of streams, lists of models.
+"""The wire schema of Ollama's API. Used on the event loop. Fields that the reference lacks are left out when empty.
 
-Does not: validate beyond types. Used on the event loop.
-Source: Ollama API reference (docs/api.md) and its API types; fields that are missing there are left out when empty.
+Source: Ollama API reference (docs/api.md) and its API types.
 """
 
 from __future__ import annotations
