@@ -35,14 +35,15 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gate:
-    """What an engine's steps wait at. `is_reached`: a step has come to it."""
+    """What an engine's steps wait at. `is_reached`: a step has come to it. `most_s`: a step waits no longer than that."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_s: float = PATIENCE_S) -> None:
         self.is_open, self.is_reached = Event(), Event()
+        self._most_s = most_s
 
     def __call__(self, batch: Any) -> None:
         self.is_reached.set()
-        self.is_open.wait(PATIENCE_S)
+        self.is_open.wait(self._most_s)
 
 
 def engine(gate: Callable[[Any], None] | None = None) -> Engine:
@@ -133,8 +134,7 @@ def test_how_far_a_request_is_comes_from_the_node_that_has_it(monkeypatch: pytes
     monkeypatch.setattr("dragoman.cli.node_process.GAUGES_S", 0.005)
 
     async def test() -> None:
-        gate = Gate()
-        gate.is_open.set()
+        gate = Gate(0.02)  # so that the request before the waiting one takes longer than to be told of this one
         nodes = OnNearNodes(engine(gate))
         await nodes.start()
         try:
@@ -150,6 +150,7 @@ def test_how_far_a_request_is_comes_from_the_node_that_has_it(monkeypatch: pytes
                 return bool(found) or waiting.done()
 
             await until(is_told)
+            gate.is_open.set()
             running.cancel()
             assert (found[0].num_tokens, found[0].has_begun, found[0].num_ahead) == (len(PROMPT), False, 0)
             assert len(await waiting) == 4
