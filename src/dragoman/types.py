@@ -1,8 +1,7 @@
-"""The values that travel between client dialects, the service and the engines, in the field's neutral words.
+"""Values that travel between dialects, service and engines. Imports nothing of dragoman.
 
 bytes -> dialect.parse -> GenerationRequest -> service -> EngineRequest -> engine -> EngineOutput -> detokenizer ->
-GenerationEvent -> dialect encoder -> bytes. Imports nothing of dragoman. Values of every call or token are Structs,
-which are up to ten times as cheap to make as frozen dataclasses.
+GenerationEvent -> encoder -> bytes. Values of every call or token are Structs: cheaper to make than dataclasses.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import msgspec
 
 
 class FinishReason(StrEnum):
-    """Dialects rename these, they never invent others."""
-
     EOS = "eos"  # the end-of-sequence token was generated
     STOP_TOKEN = "stop_token"  # a token of `stop_token_ids` was generated
     STOP_STRING = "stop_string"  # the text contained one of the stop strings
@@ -33,10 +30,7 @@ BLOCK_TOKENS = 32  # engines share whole blocks of prompts
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds on one call in every dialect: largest values, except for the priority.
-
-    The first six are the operator's. The others prevent bodies that cost minutes of work.
-    """
+    """Largest values of one call, and the smallest priority. The first six are the operator's."""
 
     max_best_of: int = 20  # bounds n, best_of and the beam width. 20: best_of_limit of OpenVINO Model Server
     max_logprobs: int = 20  # 20: vLLM's and LMI's max_logprobs, and the OpenAI reference's limit of top_logprobs
@@ -75,7 +69,7 @@ class Picture(msgspec.Struct, frozen=True, weakref=True):
 
 
 class PictureSpan(msgspec.Struct, frozen=True):
-    """The place of a picture in a prompt: `length` tokens from `begin` on, with a placeholder per embedding."""
+    """The place of a picture in a prompt, with a placeholder per embedding."""
 
     picture: Picture
     begin: int
@@ -85,10 +79,7 @@ class PictureSpan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PictureLayout:
-    """The shape of a picture in a prompt. `text`: what replaces the marker; it has `num_embeddings` placeholders.
-
-    `grid`: rows and columns of embeddings, for decoders whose tokens have three positions.
-    """
+    """`text` replaces the marker. `grid`: rows and columns of embeddings, for tokens with three positions."""
 
     text: str
     num_embeddings: int
@@ -99,7 +90,7 @@ class PictureLayout:
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
-    """A prompt as text; with `suffix` the model fills in the middle. `before_ids`: tokens before a text without suffix."""
+    """With `suffix` the model fills in the middle. `before_ids`: tokens before a text without suffix."""
 
     text: str
     suffix: str | None = None
@@ -112,11 +103,10 @@ class TokenPrompt(msgspec.Struct, frozen=True):
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
-    """A conversation; the service renders it with the model's chat template.
+    """A conversation for the model's chat template. `messages` as templates take them; `tools` are OpenAI-shaped.
 
-    `messages` in the template's form: `role`, `content` (string, or list of parts), and optionally `name`,
-    `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped. A part of type `image_url` holds `{"url": …, "detail": …}`;
-    `pictures`: those of all such parts, in order. `before_ids`: tokens before a conversation without pictures.
+    A part of type `image_url` holds `{"url": …, "detail": …}`; `pictures`: those of all such parts, in order.
+    `before_ids`: tokens before a conversation without pictures.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -134,10 +124,10 @@ class MixedPrompt(msgspec.Struct, frozen=True):
 
 
 class InfillPrompt(msgspec.Struct, frozen=True):
-    """Code with a gap for the model to fill: the code before and after it, and the gap's beginning.
+    """Code with a gap for the model to fill; `begun` is the gap's beginning. Only `begun` may have control tokens.
 
-    Only `begun` may have control tokens. `files`: names and texts of other code, the most important last. A prompt that
-    leaves no room for `num_answer_tokens` loses the first files, then the outer ends of `before` and `behind`.
+    `files`: names and texts of other code, the most important last. A prompt that leaves no room for
+    `num_answer_tokens` loses the first files, then the outer ends of `before` and `behind`.
     """
 
     before: str
@@ -164,9 +154,9 @@ class TraceContext(msgspec.Struct, frozen=True):
 class Grammar:
     """A constraint on the output text. `source` is a JSON text for json_schema, a JSON array text for choice.
 
-    `frame`: a Lark grammar for the text around this one, which it contains as `@output`. `covers_tool_calls`: every
-    tool call in the output follows the grammar. `needs_frame`: the output begins with other text, which only a frame
-    allows. `param`: the grammar's parameter. `passed_over`: unenforced parts of a schema, with reasons.
+    `frame`: a Lark grammar for the surrounding text, which contains this one as `@output`. `needs_frame`: the output
+    begins with other text. `covers_tool_calls`: every tool call follows the grammar. `passed_over`: unenforced parts of
+    a schema, with reasons.
     """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
@@ -179,7 +169,7 @@ class Grammar:
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True):
-    """The rule for repetitions: a text ends with the same tokens several times in a row; size 0 = off."""
+    """A text ends with the same tokens several times in a row; size 0 = off."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 1
@@ -187,7 +177,7 @@ class RepetitionDetection(msgspec.Struct, frozen=True):
 
 
 class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Samplers that no API's document has: DRY, top-n sigma and XTC, with llama.cpp's defaults.
+    """DRY, top-n sigma and XTC, with llama.cpp's defaults.
 
     Sources: DRY and XTC, pull requests 5677 and 6335 of text-generation-webui; top-n sigma, arXiv:2411.07641.
     """
@@ -203,10 +193,10 @@ class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplingParams(FurtherSampling, frozen=True):
-    """The rules for choosing the next token, complete and legal: dialects validate and fill in their own defaults.
+    """Complete and legal rules for the next token: dialects validate. Neutral values switch a feature off.
 
-    Neutral values switch a feature off. Log-probabilities are taken before temperature, penalties, bias and masks.
-    Sources: top_p 1904.09751, typical_p 2202.00666, diversity_penalty 1610.02424.
+    Log-probabilities are taken before temperature, penalties, bias and masks. Sources: top_p 1904.09751, typical_p
+    2202.00666, diversity_penalty 1610.02424.
     """
 
     temperature: float = 1.0
@@ -257,7 +247,7 @@ class SamplingParams(FurtherSampling, frozen=True):
 
 
 class LineLimits(msgspec.Struct, frozen=True):
-    """Bounds on an answer's lines: it ends before a line with less indent, or at the first line end after `max_s`."""
+    """An answer ends before a line with less indent, or at the first line end after `max_s`."""
 
     min_indent: int = 0
     max_s: float | None = None
@@ -267,12 +257,11 @@ ToolChoice = Literal["auto", "none", "required", "named"]
 
 
 class GenerationRequest(msgspec.Struct, frozen=True):
-    """One prompt with all its parameters, in neutral words. Made by `dialect.parse`.
+    """One prompt with all its parameters. `max_tokens` None = up to the context length.
 
-    `max_tokens` None = up to the context length. `on_overflow`: the action when prompt + max_tokens exceed the context:
-    `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length). On a server that
-    shifts contexts, `may_shift` replaces both: then `n_keep` prompt tokens stay (-1 = all), besides begin-of-sequence,
-    and `n_discard` of the others go (0 = half).
+    `on_overflow`, if prompt + max_tokens exceed the context: `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service:
+    generate what fits). With context shifts, `may_shift` replaces both: `n_keep` prompt tokens stay (-1 = all), besides
+    begin-of-sequence, and `n_discard` of the others go (0 = half).
     """
 
     request_id: str
@@ -314,9 +303,7 @@ class StopCriterion(Protocol):
 
 
 class Foreseen(NamedTuple):
-    """Allowed tokens of a forced text; the first `num_forced` are the only ones allowed. `is_open`: the last may be
-    longer.
-    """
+    """Allowed tokens of a forced text; only the first `num_forced` are forced. `is_open`: the last may be longer."""
 
     token_ids: list[int]
     num_forced: int
@@ -345,9 +332,9 @@ class TokenMasker(Protocol):
         ...
 
     def fill_masks(self, bitmask_rows: Any, token_ids: Sequence[int]) -> None:
-        """The masks here and after the first, the second, … of these tokens; the state does not change.
+        """Write the masks here and after each of these tokens, [1 + len(token_ids), words]; the state does not change.
 
-        A token that is not allowed leaves the grammar where it is. Shapes: [1 + len(token_ids), words].
+        A token that is not allowed leaves the grammar where it is.
         """
         ...
 
@@ -396,17 +383,14 @@ class StopStrings(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A caller's standing. `priority`: the highest for its requests; None = as each requests.
-
-    `share`: while requests wait, a caller of share 3 gets three times as much as one of share 1.
-    """
+    """A caller's standing. `priority`: its highest, None = as each asks. `share` 3: three times as much as share 1."""
 
     priority: int | None = None
     share: int = 1
     is_background: bool = False
 
     def priority_of(self, asked: int) -> int:
-        """The priority of a request by its own choice, 0 = none; the highest goes first."""
+        """The priority of a request that asks for `asked`, 0 = none; the highest goes first."""
         if self.priority is None:
             return asked
         return min(asked, self.priority) if asked else self.priority
@@ -424,10 +408,10 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    """The place of an answer's reasoning, and its bounds. To end it, an engine forces the closing tokens.
+    """An answer's reasoning and its bounds. To end it, an engine forces the closing tokens.
 
-    `is_open`: the answer begins within it; else the mark may come first, or, if it `recurs`, anywhere and repeatedly.
-    `budget`: its tokens in total; a character of several tokens is completed. `repetition`: a loop that also ends it.
+    `is_open`: the answer begins within it; else the mark comes first or, if it `recurs`, anywhere and repeatedly.
+    `budget`: tokens in total; a character of several tokens is completed. `repetition`: a loop that also ends it.
     `reclosing_ids`: forced if it begins again after that.
     """
 
@@ -442,17 +426,14 @@ class Thinking(msgspec.Struct, frozen=True):
 
 
 class ContextShift(msgspec.Struct, frozen=True):
-    """The cut of a sequence that reaches `longest` tokens and goes on: the model then reads fewer of them.
-
-    It reads the first `num_kept`, and those after the next `num_dropped`; 0 = half of the others.
-    """
+    """The cut of a sequence at `longest` tokens: the first `num_kept` stay, `num_dropped` go (0 = half the others)."""
 
     longest: int
     num_kept: int = 0
     num_dropped: int = 0
 
     def dropped(self) -> range:
-        """The places of the dropped tokens. The last token, which the model has not read yet, always stays.
+        """The places of the dropped tokens; never the last token, which the model has not read yet.
 
         As in llama.cpp, at least three tokens before the last one are not kept, and at least one is dropped.
         """
@@ -462,20 +443,16 @@ class ContextShift(msgspec.Struct, frozen=True):
 
 
 class EngineRequest(msgspec.Struct, frozen=True):
-    """A request for engines: token ids, complete, legal, seed resolved. Pure data, for JSON and msgpack too.
+    """A request for engines: token ids within the vocabulary, legal values, seed resolved. Pure data, for JSON too.
 
-    Legal: every value is within its range, and every token id within the vocabulary. `max_tokens` 0 = only the prompt's
-    log-probabilities. `stop`: an engine that ranks sequences must watch for these, as their text is unseen before.
-    `cache_salt`, `cache_owner`: requests share cached prompts only with equal ones; the client chooses the salt, not
-    the owner. `cache_keep_s`: the least time to keep the prompt on disk, within the caller's share; 0 = in memory only,
+    `max_tokens` 0 = only the prompt's log-probabilities. `stop`: for engines that rank sequences before their text is
+    seen. `cache_salt`, `cache_owner`: requests share cached prompts only with equal ones; the client cannot choose the
+    owner. `cache_keep_s`: the least time to keep the prompt on disk, within the caller's share; 0 = in memory only,
     None = while there is room. `cache_key`: requests with equal keys and beginnings go to the same replica. `priority`:
-    the highest waiting request is admitted first. `caller`: engines may share fairly among callers, in proportion to
-    `share`.
-
-    `deadline_s`: when the engine gives the request up, in seconds since the epoch, as other machines may run it;
-    `start_by_s`: when it gives up one that has not started. `pictures`: in the order of their places, without overlap.
-    `trace`: for upstream servers to continue. `thinking` None = reasoning is not bounded; remote engines use
-    `SamplingParams.thinking_token_budget`. `shift` None = prompt and answer fit into the context.
+    the highest is admitted first. `caller`, `share`: engines may share fairly among callers. `deadline_s`,
+    `start_by_s`: when a request, or one that has not started, is given up, in seconds since the epoch, as other
+    machines may run it. `pictures`: in the order of their places, without overlap. `thinking` None = no bounds; remote
+    engines use `SamplingParams.thinking_token_budget`. `shift` None = prompt and answer fit.
     """
 
     request_id: str
@@ -526,13 +503,12 @@ class Logprob(msgspec.Struct, frozen=True):
 
 
 class EngineOutput(msgspec.Struct):
-    """The tokens that one step (or, for ranked sequences, the whole generation) added to one sequence.
+    """The tokens that one step (for ranked sequences, the whole generation) added to one sequence.
 
-    `index`: 0..n-1. `token_ids`: with end-of-sequence. `logprobs`: aligned with it; `top_logprobs[i]`: the N most
-    likely, best first. Set in the request's first output: `prompt_logprobs` (aligned with the prompt, first entry
-    None), `num_cached_tokens`, `num_stored_tokens` (of these, read from disk), `queue_s` (seconds before its first
-    step). A later known number of cached tokens comes with a sequence's end. `cumulative_logprob` and `num_preemptions`
-    are set at the end.
+    `token_ids` include end-of-sequence, and `logprobs` are aligned with them; `top_logprobs[i]`: the N most likely,
+    best first. Set in the first output: `prompt_logprobs` (aligned with the prompt, first entry None),
+    `num_stored_tokens` (read from disk), `queue_s`. `num_cached_tokens`: there, or at the end if known later. At the
+    end: `cumulative_logprob`, `num_preemptions`.
     """
 
     request_id: str
@@ -552,7 +528,7 @@ class EngineOutput(msgspec.Struct):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """A prompt token's log-probability, and the likeliest alternatives, best first. `rank`: 1 for the likeliest."""
+    """`top`: the likeliest alternatives, best first. `rank`: 1 for the likeliest."""
 
     logprob: float
     top: tuple[Logprob, ...] = ()
@@ -574,8 +550,8 @@ class TopToken(msgspec.Struct, frozen=True):
 class TokenOutput(msgspec.Struct, frozen=True):
     """One generated or prompt token. `token_text`: the token decoded alone. `rank`: 1 for the most likely.
 
-    `text`: the token's addition to the text; "" while a character is incomplete (its last token has it whole), within a
-    stop string, and for hidden special tokens.
+    `text`: the token's addition to the text; "" within a character (its last token has it whole), within a stop string,
+    and for hidden special tokens.
     """
 
     id: int
@@ -610,8 +586,8 @@ class PromptInfo(msgspec.Struct, frozen=True):
 class GenerationEvent(msgspec.Struct, frozen=True):
     """The text that one step added to one sequence. `text` == "".join(token.text for token in tokens).
 
-    `prompt`: only in the request's first event. `content`: the answer's part of `text` if reasoning or tool calls are
-    split off, else `text`. It ends before a stop string; if anything is split off, `text` is the model's whole output.
+    `prompt`: only in the request's first event. `content`: `text` without reasoning and tool calls, if they are split
+    off. It ends before a stop string; if anything is split off, `text` is the model's whole output.
     """
 
     index: int
@@ -651,8 +627,6 @@ class SequenceResult:
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A finished request: the fold over its event stream."""
-
     request: GenerationRequest
     prompt: PromptInfo
     sequences: tuple[SequenceResult, ...]
@@ -668,11 +642,11 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class PooledText:
-    """One text, or pair of texts, for one vector or score. `second_from`: the beginning of a pair's second text.
+    """A text, or pair of texts, for one vector or score. `second_from`: the beginning of a pair's second text.
 
-    `num_prompt_tokens`: of the prompt before the text itself. `num_seen`: the first tokens that all tokens attend to;
-    later ones attend and are not attended to; 0 = all. `wants_tokens`: a vector per token. `task`: the number of the
-    model's adapter; -1 = none.
+    `num_prompt_tokens`: of the prompt before the text. `num_seen`: the first tokens that all tokens attend to; later
+    ones are not attended to; 0 = all. `wants_tokens`: a vector per token. `task`: number of the model's adapter; -1 =
+    none.
     """
 
     token_ids: Sequence[int]

@@ -36,7 +36,7 @@ SSE_DONE = b"data: [DONE]\n\n"
 
 
 class HttpCall(msgspec.Struct, frozen=True):
-    """One HTTP request, with its whole body. Header names are lower-case. `caller`: the name of its key, "" = none."""
+    """One HTTP request. Header names are lower-case. `caller`: the name of its key, "" = none."""
 
     method: str
     path: str
@@ -93,7 +93,7 @@ _TRACESTATE = re.compile(r"[\x20-\x7e]{1,2048}")
 
 
 def trace_of(http: HttpCall) -> TraceContext | None:
-    """The trace of a call, None if it has none that follows W3C Trace Context (3.2, 3.3)."""
+    """None if the call has no trace that follows W3C Trace Context (3.2, 3.3)."""
     parent = http.headers.get("traceparent")
     found = None if parent is None else _TRACEPARENT.fullmatch(parent.strip())
     if found is None or (found[0].startswith("00-") and found[3]):
@@ -103,12 +103,11 @@ def trace_of(http: HttpCall) -> TraceContext | None:
 
 
 def model_of_query_or_header(http: HttpCall, server: object) -> str | None:
-    """The name in the query or header `model_name`."""
     return http.query.get("model_name") or http.headers.get("model_name") or None
 
 
 def model_of_body(http: HttpCall, server: object) -> str | None:
-    """The body's `model`; None if it is absent or wrong, which the dialect reports."""
+    """None if it is absent or wrong, which the dialect reports."""
     name = http.field("model")
     return name if isinstance(name, str) else None
 
@@ -150,7 +149,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamedReply:
-    """A streamed answer of an operator's code. The receiver closes `chunks` on every path.
+    """A streamed answer. The receiver closes `chunks` on every path.
 
     `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes.
     """
@@ -161,7 +160,7 @@ class StreamedReply:
 
 
 class IndexedEvent(NamedTuple):
-    """An event of the call's `request_index`-th request; a call has one request for each prompt."""
+    """An event of the call's `request_index`-th request."""
 
     request_index: int
     event: GenerationEvent
@@ -188,7 +187,6 @@ class Encoder(Protocol):
         ...
 
     def trailers(self) -> Sequence[tuple[str, str]]:
-        """HTTP trailers after a streamed body, for clients that accept them."""
         return ()
 
 
@@ -203,17 +201,16 @@ class Runner(Protocol):
     """Runs blocking work away from the event loop."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """The result of `work()`. Raises: as `work`, ServerError if it cannot be run."""
+        """Raises: as `work`, ServerError if it cannot be run."""
         ...
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One parsed client call. `requests`: one for each prompt. `ignored`: accepted parameters without effect.
+    """One client call. `requests`: one for each prompt. `ignored`: accepted parameters without effect; `reasons`: why.
 
-    `hold_s`: how long a streamed head may wait for the outcome; 0 = it goes out with the first event, or before it if
+    `hold_s`: how long a streamed head may wait for the outcome; 0 = until the first event, or no wait if
     `is_head_fixed`. `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code; None = in
-    place. `labels`: names of the requests in errors. `reasons`: why some of `ignored` have no effect. `wants_progress`:
-    its stream reports how far the prompts are.
+    place. `labels`: names of the requests in errors. `wants_progress`: its stream reports how far the prompts are.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -239,8 +236,6 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ErrorTeller(Protocol):
-    """Answers failed calls."""
-
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed before anything was sent."""
         ...
@@ -258,7 +253,7 @@ Answerer = Callable[[CallSwitches], Awaitable[Reply | StreamedReply | None]]
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """The way to read one call. `parse` raises ServerError for a client's mistakes. `answer` is called before it.
+    """`answer` is called before `parse`, which raises ServerError for a client's mistakes.
 
     `run_off_loop` runs `parse` if it calls an operator's code or takes long; None = in place.
     """
@@ -272,23 +267,20 @@ class Dialect(ErrorTeller, Protocol):
     """Translates calls of some operations, for one model. Has no engine, tokenizer or clock."""
 
     def open(self, http: HttpCall) -> Opening:
-        """The way to read the call. Never raises."""
+        """Never raises."""
         ...
 
 
 def runner_for(http: HttpCall) -> Runner | None:
-    """The runner for parsing a call: a thread if its body is large."""
+    """A thread if the body is large."""
     return on_thread if len(http.body) > MAX_INLINE_BYTES else None
 
 
 async def on_thread(work: Callable[[], T]) -> T:
-    """A `Runner` for work that only computes."""
     return await asyncio.to_thread(work)
 
 
 class TellsErrors:
-    """The part of a dialect that answers failed calls."""
-
     errors: ErrorTeller
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
@@ -296,8 +288,6 @@ class TellsErrors:
 
 
 class PureDialect(TellsErrors):
-    """A dialect that only translates, by `parse`."""
-
     def parse(self, http: HttpCall) -> Call:
         """Raises: ServerError for a client's mistakes."""
         raise NotImplementedError
@@ -314,7 +304,7 @@ Dialects = Mapping[str, Dialect]
 
 
 ProposerKind = Literal["draft", "lookup"]
-"""The source of guessed tokens for speculative decoding: a draft model alone, or texts as well."""
+"""The source of guessed tokens: a draft model alone, or texts as well."""
 
 Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
 """Abilities besides continuing a text; `insert`: fills in the middle."""
@@ -343,9 +333,8 @@ class ModelProfile:
     `settings`: the operator's options for client APIs. `generation_defaults`: values for absent parameters, by the
     names of `SamplingParams`, and `do_sample`; `default_options`: the options that set them; `overriding_defaults`: the
     same for APIs whose documents fix defaults. `default_sampling`: for clients that cannot choose. `keeps_prompts`: as
-    long as requests ask. `has_cache_keys`: a request's key chooses a replica. `shifts_context`: answers may exceed the
-    context. `lacks`: unsupported fields of `SamplingParams`. `operator_code`: for the API that it is written for.
-    `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts, else None.
+    long as requests ask. `has_cache_keys`: a request's key chooses a replica. `lacks`: unsupported fields of
+    `SamplingParams`. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts, else None.
     """
 
     name: str = "model"
@@ -376,5 +365,4 @@ class ModelProfile:
 
     @property
     def thinks(self) -> bool:
-        """True if the model's reasoning can be told from its answer."""
         return "thinking" in self.abilities

@@ -1,9 +1,8 @@
-"""The protocol by which the HTTP side has models loaded and unloaded. `dragoman.host` implements it.
+"""The protocol by which the HTTP side loads and unloads models. `dragoman.host` implements it.
 
-Called by the routes that manage models, on the event loop; heavy work happens on threads. Operations may run side by
-side. They take a model's name or alias, never a placeholder. Only one at a time changes a name's meaning; another one
-is refused with `Conflict`, but `get_or_load` waits. Memory is reserved before anything is touched. A call keeps its
-`ServedModel` while it holds `ServedModel.admission.visit()` or a permit; all wait for it, up to the drain timeout.
+Called on the event loop; heavy work happens on threads. Only one operation at a time changes a name's meaning: others
+raise `Conflict`, but `get_or_load` waits. A call keeps its model while it holds `ServedModel.admission.visit()` or a
+permit; all wait for it, up to the drain timeout.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from dragoman.server.registry import ServedModel
 class ModelSource:
     """A model to load, as in an operator's call. Nothing in it is trusted.
 
-    `url`: a path, or `file://` and a path, of a directory or archive in the model store, which relative paths begin at.
-    Links and `..` are resolved first; paths outside are refused. `name` "" = from its options, else of its directory or
-    archive. `options`: as in serving.properties; they override the model's file. Refused are options of the whole
-    server or of the command line, local paths, and names of code.
+    `url`: a path, or `file://` and a path, of a directory or archive in the model store. Links and `..` are resolved
+    first; paths outside are refused. `name` "" = from its options, directory or archive. `options` override the model's
+    serving.properties; options of the whole server, local paths and names of code are refused.
     """
 
     url: str
@@ -34,7 +32,7 @@ class ModelSource:
 
 
 class ModelState(StrEnum):
-    """The state of one model. LOADING and FAILED models answer no calls, UNLOADING ones no new calls."""
+    """LOADING and FAILED models answer no calls, UNLOADING ones no new calls."""
 
     LOADING = "loading"
     READY = "ready"
@@ -44,7 +42,7 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """A model's memory in bytes. An estimate while it loads."""
+    """Bytes; an estimate while it loads."""
 
     weights: int = 0
     caches: int = 0
@@ -59,8 +57,8 @@ class ModelMemory:
 class ModelStatus:
     """One model at this moment. `url`: as in the call. `reason`: why it is FAILED. `num_in_flight`: calls.
 
-    `is_replacing`: another model is loading in its place. `memory`: reserved. `loaded_s`, `expires_s`: when it became
-    ready (0 = not yet), and when it is dropped unless a call comes (None = never); seconds since the epoch.
+    `loaded_s`, `expires_s`: when it became ready (0 = not yet), and when it is dropped unless a call comes (None =
+    never); seconds since the epoch.
     """
 
     name: str
@@ -92,47 +90,44 @@ class ModelHosting(Protocol):
     """Owns the models of a process. Each change raises `Unavailable` during shutdown."""
 
     async def load(self, source: ModelSource) -> ModelStatus:
-        """Load a model from the store and serve it. A caller that leaves does not end the load. Forgets a FAILED one.
+        """Serve a model of the store. A caller that leaves does not end the load. Forgets a FAILED one.
 
         Raises: InvalidRequest, NotFound, Conflict (a name is served or changing), NoMemory, EngineFailed (see the log).
         """
         ...
 
     async def unload(self, name: str) -> None:
-        """Refuse new calls for the model, let running ones finish up to the drain timeout, abort the rest.
+        """Refuse new calls for the model, drain it, abort the rest, free its memory. Forgets a FAILED or dropped one.
 
-        Returns once its memory is free. Forgets a FAILED or dropped one. Raises: NotFound, Conflict (pinned or
-        changing).
+        Raises: NotFound, Conflict (pinned or changing).
         """
         ...
 
     async def replace(self, source: ModelSource) -> ModelStatus:
-        """Load a model in the place of the one with its name. Returns after the change-over.
+        """Load a model in the place of the one with its name, which answers until then; both have to fit into memory.
 
-        The old model answers until the new one is ready, finishes its calls, and then frees its memory; both have to
-        fit. The new one keeps pins and the place as default. Raises: as `load`, NotFound; the old model then stays.
+        The new one keeps pins and the place as default. Raises: as `load`, NotFound; the old model then stays.
         """
         ...
 
     def pin(self, name: str) -> None:
-        """Keep the model: it is never dropped or unloaded, but may be replaced. Raises: NotFound, unless it is READY."""
+        """Never drop or unload the model; it may be replaced. Raises: NotFound, unless it is READY."""
         ...
 
     def unpin(self, name: str) -> None:
-        """Undo `pin`. Raises: NotFound."""
+        """Raises: NotFound."""
         ...
 
     def get_or_load(self, name: str) -> AbstractAsyncContextManager[ServedModel]:
-        """The model of that name, loaded from the store if needed; it stays while the `async with` block runs.
+        """The model of that name, loaded if needed; it stays while the `async with` block runs.
 
         `name`: a served name, a dropped model's, or that of a directory or archive (without suffix) in the store.
-        Callers for one name share a load, which continues while one of them waits. To make room, models that are
-        neither pinned nor in use are dropped, the least recently used first, and only if that suffices; never the
-        default model of the start. A dropped model keeps its options. Where any call may name the store's models, this
-        waits for models in use, if one more fits once they are idle.
+        Callers for one name share a load. To make room, idle unpinned models are dropped, the least recently used
+        first, and only if that suffices; never the default model of the start. Where any call may name the store's
+        models, this waits for models in use.
 
-        Raises on entering: NotFound, NoMemory (even without idle models), InvalidRequest (options or files), Conflict
-        (an alias is taken), EngineFailed.
+        Raises on entering: NotFound, NoMemory, InvalidRequest (options or files), Conflict (an alias is taken),
+        EngineFailed.
         """
         ...
 
@@ -157,11 +152,10 @@ class ModelHosting(Protocol):
         ...
 
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
-        """Make the served models equal to `sources`. A model has changed if its directory, options or files have.
+        """Make the served models equal to `sources`: a model has changed if its directory, options or files have.
 
-        Pinned models that are gone stay, and are in `failures`. One failing part does not stop the rest, but if the
-        whole does not fit into memory, nothing is touched. Raises: InvalidRequest (two sources with one name),
-        NoMemory, Conflict (another `sync`).
+        Pinned models that are gone stay, and are in `failures`. If the whole does not fit into memory, nothing is
+        touched. Raises: InvalidRequest (two sources with one name), NoMemory, Conflict (another `sync`).
         """
         ...
 
@@ -178,8 +172,6 @@ class PullStep:
 
 
 class ModelPulling(Protocol):
-    """Downloads models of a hub into its cache on this machine."""
-
     def pull(self, name: str) -> AsyncGenerator[PullStep]:
         """Download a model; yields its progress at each change. Calls for one model share a download, and may leave it.
 

@@ -155,7 +155,7 @@ AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOperation(Operation):
-    """An operation that does not generate. `answer` returns a `Reply`, a `StreamedReply`, or a value to send as JSON."""
+    """An operation that does not generate. `answer` returns a reply, or a value for JSON. Raises: ServerError."""
 
     answer: AnswerCall
 

@@ -18,7 +18,6 @@ from dragoman.types import Detail, Picture, PictureLayout
 __all__ = ["EMBEDDINGS", "PictureLayout", "PictureProcessor", "TowerGraph", "VisionFamily"]
 
 EMBEDDINGS = "embeddings"
-"""The output of a tower's graph."""
 
 
 class PictureProcessor(Protocol):
@@ -30,7 +29,7 @@ class PictureProcessor(Protocol):
         ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """The layout of a picture of that size; quick. Raises: ValueError, one line, if the tower cannot take it."""
+        """Quick. Raises: ValueError, one line, if the tower cannot take a picture of that size."""
         ...
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
@@ -46,7 +45,7 @@ class TowerGraph(NamedTuple):
 
 
 class VisionFamily(ABC):
-    """The seeing part of one model. `facts`: how its decoder takes pictures in. `prefixes`: patterns of its own tensors."""
+    """`facts`: how its decoder takes pictures in. `prefixes`: patterns of its own tensors."""
 
     facts: PictureFacts
     prefixes: tuple[str, ...] = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")

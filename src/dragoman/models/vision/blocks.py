@@ -1,7 +1,4 @@
-"""The blocks of towers: patches, attention in which every patch sees every other, layers. Towers call them to build a graph.
-
-Shapes: N tiles of P patches each; a tile is a picture, or a part of one that is as large as the tower's pictures are.
-"""
+"""The blocks of towers' graphs. Shapes: N tiles of P patches each; a tile is a picture, or a part of one."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ from dragoman.models.weights import Weights
 
 
 class LayerSizes(NamedTuple):
-    """The facts of a layer that its weights do not show. `epsilon`: of its norms; `activation`: as checkpoints spell it."""
-
     num_heads: int
     inner_size: int
     epsilon: float
@@ -47,7 +42,7 @@ def dense_tensor(weights: Weights, shape: tuple[int, ...], name: str = "weight")
 
 
 def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int, *, bias: bool) -> Node:
-    """Each patch by one matrix; pixels beyond whole patches are left out.
+    """Pixels beyond whole patches are left out.
 
     Shapes: pixels f32 [N, channels, height, width], weight [size, channels, patch, patch] -> [N, P, size], row by row.
     """
@@ -61,7 +56,7 @@ def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int,
 
 
 def patch_vectors(patches: Node, weights: Weights, kernel: tuple[int, ...], *, bias: bool) -> Node:
-    """Each patch's numbers times the kernel's. Shapes: [..., numbers of a patch] -> [..., kernel's first]."""
+    """Shapes: [..., numbers of a patch] -> [..., kernel's first]."""
     size = kernel[0]
     matrix = dense_tensor(weights, kernel).reshape(size, -1)
     if matrix.shape[1] % 2:  # for bf16 the plugin's kernel of int8 is wrong by a fifth where columns are odd
@@ -73,10 +68,7 @@ def patch_vectors(patches: Node, weights: Weights, kernel: tuple[int, ...], *, b
 
 
 def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None = None) -> Node:
-    """Attention of all patches of a tile over all of them. `mask`: f32 [N, 1, 1, P], added to the scores.
-
-    Shapes: [N, P, heads * size], three times -> [N, P, heads * size].
-    """
+    """Shapes: [N, P, heads * size], thrice -> [N, P, heads * size]; `mask` f32 [N, 1, 1, P], added to the scores."""
     # 0 = the input's own length
     shape = integers(0, 0, num_heads, width(q) // num_heads)
     heads = [transpose(ops.reshape(x, shape, special_zero=True).output(0), 0, 2, 1, 3) for x in (q, k, v)]
@@ -91,10 +83,7 @@ def encoder_layer(
     sizes: LayerSizes,
     attend: Callable[[Node, Node, Node], Node] | None = None,
 ) -> Node:
-    """Attention, then an MLP, each over what a norm gives and added to what was: two parts.
-
-    `attend`: of queries, keys and values, None = in each tile. Shape of x: [N, P, hidden], or what `attend` takes.
-    """
+    """Two parts. `attend` None = attention in each tile. Shape of x: [N, P, hidden], or as `attend` takes."""
     hidden = width(x)
     normed = layer_norm(x, weights.at("layer_norm1"), sizes.epsilon)
     parts = [weights.at(f"self_attn.{name}_proj") for name in "qkv"]
@@ -123,7 +112,7 @@ def transpose(x: Node, *order: int) -> Node:
 
 
 def rows_before(x: Node, row: Array) -> Node:
-    """x with the same row before each tile's. Shapes: x [N, P, hidden], row [hidden] -> [N, P + 1, hidden]."""
+    """Shapes: x [N, P, hidden], row [hidden] -> [N, P + 1, hidden]."""
     num_tiles = ops.gather(ops.shape_of(x), integers(0), ops.constant(np.int64(0)))
     shape = ops.concat([num_tiles, integers(1, len(row))], axis=0)
     first = ops.broadcast(constant(row.reshape(1, 1, -1)), shape)

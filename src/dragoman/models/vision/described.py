@@ -1,7 +1,4 @@
-"""Reads how a checkpoint's pictures are prepared and which token stands for an embedding, from its small files.
-
-Called when a model is loaded, on any thread.
-"""
+"""Reads how a checkpoint's pictures are prepared. Called when a model is loaded, on any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.models.config import Config, ModelError, read_config, read_json
 
 OWN_LAYOUT = "InternVLChatModel"
-"""The architecture whose config.json leaves it out."""
+"""The architecture whose config.json leaves the layout out."""
 
 PLACEHOLDER, PLACEHOLDER_KEY = "<IMG_CONTEXT>", "img_context_token_id"
 """Its token, and the key of config.json that may say the token's id."""
@@ -34,7 +31,6 @@ def is_own_layout(raw_config: dict[str, Any]) -> bool:
 
 
 def _ids(model_dir: Path, text: str) -> Iterator[int]:
-    """The ids of that token in the files, the small ones first."""
     yield from _known(_read(model_dir / "added_tokens.json").get(text))
     decoder = _read(model_dir / "tokenizer_config.json").get("added_tokens_decoder")
     for token_id, entry in decoder.items() if isinstance(decoder, dict) else ():
@@ -71,10 +67,7 @@ def is_described(model_dir: Path) -> bool:
 
 
 def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) -> Config:
-    """All that the files say of pictures, as one object.
-
-    The first file counts before the second one's `image_processor`, and `changes` before both. Raises: ModelError.
-    """
+    """`changes` count first, then the first file, then the second one's `image_processor`. Raises: ModelError."""
     images, both = model_dir / IMAGES, model_dir / BOTH
     beside: dict[str, Any] = read_json(both) if both.exists() else {}
     nested = beside.pop("image_processor", {})

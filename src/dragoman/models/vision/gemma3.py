@@ -1,7 +1,4 @@
-"""Gemma 3: SigLIP's patches pooled to a fixed number, which see each other in the decoder. Source: arXiv:2503.19786.
-
-Does not cut pictures into crops (pan and scan): the reference does that only where a call asks for it.
-"""
+"""Gemma 3: SigLIP's patches pooled to a fixed number. No crops (pan and scan). Source: arXiv:2503.19786."""
 
 from __future__ import annotations
 

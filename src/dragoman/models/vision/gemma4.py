@@ -1,7 +1,4 @@
-"""Gemma 4: pictures of nearly their own shape in a tower that rotates heads by column and row, pooled by squares.
-
-Neither hears nor sees films. Source: the Gemma 4 release.
-"""
+"""Gemma 4: a tower for any shape that rotates heads by column and row. Source: the Gemma 4 release."""
 
 from __future__ import annotations
 
@@ -139,7 +136,6 @@ class Gemma4(VisionFamily):
         return self._linear(attended, part.at("o_proj"), self.size)
 
     def _linear(self, x: Node, weights: Weights, num_rows: int) -> Node:
-        """A product whose input and output are held within bounds where the checkpoint has them."""
         product = weights.at("linear")
         if not self.is_clipped:
             return linear(x, product, num_rows)
@@ -147,7 +143,7 @@ class Gemma4(VisionFamily):
 
 
 def _turned(x: Node, angles: list[Angles]) -> Node:
-    """Heads rotated by the column in their first half, by the row in the second. Shape: [patches, heads, 1, size]."""
+    """Rotated by the column in the first half, by the row in the second. Shape: [patches, heads, 1, size]."""
     half = int(x.get_partial_shape()[3].get_length()) // 2
     across, down = angles
     return concat([apply_rotary(columns(x, 0, half), across), apply_rotary(columns(x, half, 2 * half), down)])
@@ -159,11 +155,7 @@ def _clipped(x: Node, weights: Weights, name: str) -> Node:
 
 
 class Gemma4Pictures:
-    """See `PictureProcessor`. A picture is made as large as its number of embeddings allows, in its shape.
-
-    Detail "low": at most 70 embeddings; "auto" and "high": as the file says.
-    Shapes: pixel_values f32 [patches, numbers of a patch], row by row.
-    """
+    """Detail "low": at most 70 embeddings. Shapes: pixel_values f32 [patches, numbers of a patch], row by row."""
 
     def __init__(self, described: Config, cut: Cut, num_places: int, longest: int | None) -> None:
         """`num_places`: most patches of a row or a column; `longest`: embeddings of a picture, None = any number."""

@@ -1,6 +1,5 @@
-"""Phi-3.5-vision's pictures: as many tiles as fit the picture's shape, and a copy of all of it as one tile more.
+"""Phi-3.5-vision's pictures: as many tiles as fit the shape, then a copy of the whole, with separators.
 
-The tiles' embeddings lie as one picture, a separator behind each row, another one between the tiles and the copy.
 Pure; used on any thread. Sources: arXiv:2404.06512 ("HD transform"); Phi-3, arXiv:2404.14219, section 7.1.
 """
 
@@ -32,12 +31,10 @@ _WHITE = (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class HdLayout:
-    """The tiles of a picture, at most `most` besides the copy, and the order of their embeddings."""
-
     most: int
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height, not yet of whole tiles. Raises: ValueError, one line, if the shorter side would become empty."""
+        """Width and height, not yet of whole tiles. Raises: ValueError, one line, if a side would become empty."""
         longer, shorter = max(width, height), min(width, height)
         ratio, count = longer / shorter, 1
         while (count + 1) * ceil((count + 1) / ratio) <= self.most:

@@ -1,8 +1,4 @@
-"""Idefics3 and SmolVLM: square tiles of a picture, then a copy of all of it, each embedded by a SigLIP tower.
-
-A picture is resized so that its longer side is `size`, then to whole tiles. A picture of one tile is not cut.
-Sources: arXiv:2408.12637; arXiv:2504.05299; Idefics3ImageProcessor of transformers 4.57.
-"""
+"""Idefics3 and SmolVLM. Sources: arXiv:2408.12637; arXiv:2504.05299; Idefics3ImageProcessor of transformers 4.57."""
 
 from __future__ import annotations
 
@@ -137,7 +133,7 @@ class Idefics3Processor:
 
 
 def _scaled(width: int, height: int, longest_edge: int) -> tuple[int, int]:
-    """Width and height with the longer side as told; the shorter one even, rounded as the reference does."""
+    """Width and height with this longer side; the shorter one even, rounded as the reference does."""
     ratio = width / height
     if width >= height:
         width, height = longest_edge, _even(longest_edge / ratio)

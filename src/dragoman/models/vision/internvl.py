@@ -1,8 +1,8 @@
-"""InternVL 2 to 3: a picture in as many tiles as fit its shape, and a small copy of all of it, each by an InternViT.
+"""InternVL 2 to 3: a picture in as many tiles as fit its shape, and a small copy of the whole.
 
-Sources: arXiv:2404.16821, section 3.2 (tiles); arXiv:2412.05271; the slow GotOcr2ImageProcessor of transformers 4.57 as
-InternVLProcessor calls it, which always cuts, whatever crop_to_patches of the file says. OpenGVLab's own layout: the
-code of OpenGVLab/InternVL, and its model cards, as no file of a checkpoint describes the pictures.
+Sources: arXiv:2404.16821, section 3.2 (tiles); arXiv:2412.05271; the slow GotOcr2ImageProcessor of transformers 4.57,
+as InternVLProcessor calls it: it always cuts, whatever crop_to_patches says. OpenGVLab's own layout: the code of
+OpenGVLab/InternVL and its model cards.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ class TowerNames(NamedTuple):
 
 
 class InternVision:
-    """The tower: patches behind a class row, through layers whose halves are scaled by learned vectors."""
-
     names: ClassVar[TowerNames] = TowerNames()
     head_norm_epsilon: float = 1e-6
     """Of queries and keys, whatever layer_norm_eps says."""
@@ -89,7 +87,7 @@ class InternVision:
         config.refuse_unread()
 
     def rows(self, pixels: Node, weights: Weights) -> Node:
-        """A row for each patch. Shapes: pixels f32 [tiles, 3, image, image] -> [tiles, patches, size]."""
+        """Shapes: pixels f32 [tiles, 3, image, image] -> [tiles, patches, size]."""
         embeddings = weights.at("embeddings")
         embeddings.skip("mask_token")  # stood for patches that training hid
         projection = embeddings.at(self.names.patches)
@@ -164,7 +162,7 @@ class InternVL(VisionFamily):
 
 
 class InternVLProcessor:
-    """See `PictureProcessor`. With detail "low" a picture is one tile. `has_whole`: a copy of it follows several tiles."""
+    """See `PictureProcessor`. With detail "low" a picture is one tile. `has_whole`: a copy follows several tiles."""
 
     has_whole: bool = True
 
@@ -211,7 +209,7 @@ class InternVLProcessor:
 
 
 def read_factor(config: Config, side: int) -> int:
-    """The patches of a side that become one embedding's side, of `side` that a tile's has. Raises: ModelError."""
+    """The patches, of `side` in a row, that become one embedding's side. Raises: ModelError."""
     ratio = config.positive("downsample_ratio", 0.5)
     factor = max(round(1 / ratio), 1)
     if ratio != 1 / factor or side % factor:
@@ -312,10 +310,10 @@ class InternVLChat(InternVL):
 
 
 class InternVLChatProcessor(InternVLProcessor):
-    """See `PictureProcessor`. preprocessor_config.json is another processor's: only what it makes of pixels counts."""
+    """See `PictureProcessor`. preprocessor_config.json is another processor's: only its values of pixels count."""
 
     def __init__(self, described: Config, tiling: dict[str, Any], tile_size: int, num_embeddings: int) -> None:
-        """`tiling`: what config.json says of tiles; keys of the same names in `described` go first."""
+        """`tiling`: the keys of config.json for tiles; the same keys in `described` go first."""
         read_kind(described, ("CLIP", "GotOcr2"))
         if read_resample(described) != Image.Resampling.BICUBIC:
             raise described.error("resample", f"{Image.Resampling.BICUBIC:d} (bicubic)")

@@ -1,7 +1,4 @@
-"""LFM2-VL: a picture of nearly its own size, or tiles and the picture as a whole, in SigLIP 2's tower for any shape.
-
-Sources: SigLIP 2 (arXiv:2502.14786), NaFlex; Liquid AI's release.
-"""
+"""LFM2-VL: pictures of any shape, or tiles and the whole. Sources: SigLIP 2 (arXiv:2502.14786); Liquid AI's release."""
 
 from __future__ import annotations
 
@@ -96,9 +93,8 @@ class Lfm2Vl(VisionFamily):
 
 
 class Lfm2VlPictures:
-    """See `PictureProcessor`. A large picture is cut into tiles, with the whole picture behind them.
+    """See `PictureProcessor`. Detail "low": the whole picture alone; "auto" and "high": as the file says.
 
-    Detail "low": the whole picture alone; "auto" and "high": as the file says.
     Shapes: pixel_values f32 [patches, numbers of a patch], tile by tile; shares f32 [patches, places of the table].
     """
 
@@ -204,7 +200,7 @@ class Lfm2VlPictures:
 
 
 def _shares(side: int, rows: int, columns: int) -> Array:
-    """Each patch's share of each place of the table, f32 [patches, side * side]: bilinear, smoothed if the table shrinks."""
+    """Bilinear shares of the table's places, smoothed if it shrinks, f32 [patches, side * side]."""
     down, across = (_shares_of_side(side, count) for count in (rows, columns))
     return (down[:, None, :, None] * across[None, :, None, :]).reshape(rows * columns, side * side)
 
@@ -219,7 +215,6 @@ def _shares_of_side(side: int, count: int) -> Array:
 
 
 def _tile_tables(counts: list[int]) -> dict[str, Array]:
-    """The inputs of `Windows` for tiles of `counts` patches: each is a window."""
     most, starts = max(counts), np.cumsum([0, *counts])
     within = np.arange(most)
     is_there = within < np.array(counts)[:, None]

@@ -1,7 +1,4 @@
-"""LLaVA 1.5: each picture at the tower's one size, its patches through a small MLP to the decoder.
-
-`llava_tiles` has pictures in tiles. Source: arXiv:2310.03744.
-"""
+"""LLaVA 1.5, each picture at one size; `llava_tiles` has pictures in tiles. Source: arXiv:2310.03744."""
 
 from __future__ import annotations
 
@@ -44,8 +41,6 @@ _LARGE_CLIP = {
 
 
 class Llava(VisionFamily):
-    """LLaVA 1.5, and LLaVA with another tower."""
-
     tower_kind: ClassVar[str] = CLIP
     assumed_tower: ClassVar[dict[str, Any]] = _LARGE_CLIP
     assumed_level: ClassVar[int] = -2
@@ -99,7 +94,7 @@ class Llava(VisionFamily):
         return tower_input(PIXELS, -1, 3, size, size)
 
     def projected(self, tiles: Node, weights: Weights) -> Node:
-        """The tiles' embeddings. Shapes: [N, 3, size, size] -> [N, rows, hidden of the decoder]."""
+        """Shapes: [N, 3, size, size] -> [N, rows, hidden of the decoder]."""
         states = self.transformer.states(tiles, tower_weights(weights), self.levels)
         chosen = concat([states[level] for level in self.levels])
         if self.first_row:
@@ -121,7 +116,6 @@ class Llava(VisionFamily):
         return pixels.read_text(described, "image_token", "<image>")
 
     def _read_levels(self, config: Config) -> tuple[int, ...]:
-        """The states that go into the projector, side by side, counted from the first."""
         value = config.value("vision_feature_layer", self.assumed_level)
         count = self.transformer.num_layers + 1
         levels = value if isinstance(value, list) else [value]
@@ -134,7 +128,7 @@ class Llava(VisionFamily):
 
 @dataclass(frozen=True, slots=True)
 class WholePictures:
-    """Makes one tile of a picture; `color`: of the square that it is laid on before, None = of none."""
+    """Makes one tile of a picture. `color`: of the square behind it, None = no square."""
 
     marker: str
     whole: PictureLayout

@@ -1,8 +1,4 @@
-"""LLaVA-NeXT and LLaVA-OneVision: a picture as a whole, and again in tiles of the grid that fits it best.
-
-The embeddings lie as one picture, with a newline behind each row.
-Sources: LLaVA-NeXT's release of January 2024 ("anyres"); LLaVA-OneVision, arXiv:2408.03326.
-"""
+"""LLaVA's pictures in tiles. Sources: LLaVA-NeXT's release of January 2024 ("anyres"); OneVision, arXiv:2408.03326."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
 CORNERS = 4
-"""The embeddings that one between them is made of, where a layout is made smaller."""
+"""The embeddings of a tile layout that make one of a smaller layout."""
 
 _SMALLER = 1.1  # a layout is made smaller if its sides are this factor above the limit
 
@@ -42,10 +38,9 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """The tiles of a picture, and the order of their embeddings. `grids`: sizes in pixels that it may be fitted into.
+    """The tiles of a picture, and the order of their embeddings. `grids`: possible sizes, in pixels.
 
-    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: their embeddings are the limit, 0 = there is
-    none.
+    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: their embeddings are the limit, 0 = no limit.
     """
 
     grids: tuple[tuple[int, int], ...]
@@ -54,7 +49,7 @@ class TileLayout:
     most_tiles: int
 
     def fitted(self, width: int, height: int) -> tuple[int, int]:
-        """Height and width that the picture fills most pixels of, among equals those with the fewest left over."""
+        """Height and width with most pixels of the picture, among equals the one with the fewest left over."""
         best, most, least_left = self.grids[0], 0, math.inf
         for high, wide in self.grids:
             scale = min(wide / width, high / height)
@@ -90,7 +85,7 @@ class TileLayout:
         return int(self.side**2 + rows * (columns + 1))
 
     def rows(self, width: int, height: int) -> tuple[Array, Array]:
-        """The rows that each embedding is made of, and how much of each: i64 and f32, [corners, embeddings].
+        """The rows of each embedding and their shares, i64 and f32 [corners, embeddings].
 
         Rows are those of the whole picture, then of each tile, then the newline.
         """
@@ -124,7 +119,7 @@ def _alone(places: Array, num_corners: int = 1) -> tuple[Array, Array]:
 
 
 def _between(places: Array, size: tuple[int, int]) -> tuple[Array, Array]:
-    """As `_alone`, of `size`, by bilinear interpolation; samples lie in the middle of what they stand for."""
+    """As `_alone`, of `size`, by bilinear interpolation between the centres."""
     if places.shape == size:
         return _alone(places, CORNERS)
     (top, bottom, down), (left, right, across) = (_samples(*pair) for pair in zip(places.shape, size, strict=True))
@@ -168,7 +163,6 @@ class LlavaNext(Llava):
         self.most_tiles = self.read_most_tiles(config)
 
     def read_most_tiles(self, config: Config) -> int:
-        """The tiles that a layout's embeddings may fill, 0 = any number."""
         return 0
 
     def processor(self, described: Config) -> PictureProcessor:
@@ -261,10 +255,7 @@ class LlavaOnevision(LlavaNext):
 
 @dataclass(frozen=True, slots=True)
 class TiledPictures:
-    """Makes tiles of a picture. `whole`: width and height of it as a whole, before `steps`.
-
-    `color`: of the square that a picture of low detail is laid on, None = it is stretched.
-    """
+    """`whole`: width and height before `steps`. `color`: of the square behind a picture of low detail, None = none."""
 
     marker: str
     steps: pixels.PixelSteps
@@ -291,7 +282,6 @@ class TiledPictures:
         return {**inputs, SHARES: shares} if self.tiles.most_tiles else inputs
 
     def _cut(self, image: Image.Image) -> list[Image.Image]:
-        """The tiles of the picture, as large as it fits into its grid, with black around it."""
         high, wide = self.tiles.fitted(*image.size)
         by_width, by_height = wide / image.width, high / image.height
         if by_width < by_height:
@@ -305,7 +295,7 @@ class TiledPictures:
 
 
 def _mixed(table: Node, rows: Node, shares: Node) -> Node:
-    """Sums of shares of rows. Shapes: table [R, hidden], rows i64 and shares f32 [corners, M] -> [M, hidden]."""
+    """Shapes: table [R, hidden], rows i64 and shares f32 [corners, M] -> [M, hidden]."""
     first, *others = [
         multiply(gather_rows(table, _row(rows, corner)), reshape(_row(shares, corner), -1, 1))
         for corner in range(CORNERS)

@@ -1,7 +1,4 @@
-"""Mistral 3 and Ministral 3: pictures of nearly their own size in Pixtral's tower, squares of its patches merged.
-
-Sources: Pixtral (arXiv:2410.07073); Mistral Small 3.1's release.
-"""
+"""Mistral 3 and Ministral 3: Pixtral's tower. Sources: Pixtral (arXiv:2410.07073); Mistral Small 3.1's release."""
 
 from __future__ import annotations
 
@@ -81,7 +78,6 @@ class Mistral3(VisionFamily):
 
     @staticmethod
     def _read_layer(config: Config, num_layers: int) -> int:
-        """The number of layers to compute: up to the one that the projector was made for."""
         value: Any = config.value("vision_feature_layer", -1)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
@@ -108,7 +104,7 @@ class Mistral3(VisionFamily):
         return TowerGraph(self._projected(x, projector_weights(weights)), [picture, positions])
 
     def _patches(self, picture: Node) -> Node:
-        """Patches, square after square. Shapes: [1, 3, height, width] -> [patches, numbers of a patch]."""
+        """Square after square. Shapes: [1, 3, height, width] -> [patches, numbers of a patch]."""
         patch, merge = self.cut.patch, self.cut.merge
         squares = ops.space_to_depth(picture, "depth_first", self.cut.side).output(0)
         cut = reshape(squares, 3, merge, patch, merge, patch, -1)
@@ -138,10 +134,7 @@ class Mistral3(VisionFamily):
 
 
 class PixtralPictures:
-    """See `PictureProcessor`. A picture keeps its size, if it is not too large; a mark ends each row of squares.
-
-    Detail "low": a longer side of at most 512 pixels; "auto" and "high": the file's.
-    """
+    """See `PictureProcessor`. A mark ends each row of squares. Detail "low": a longer side of at most 512 pixels."""
 
     def __init__(self, described: Config, cut: Cut) -> None:
         pixels.read_kind(described, ("Pixtral",))

@@ -1,7 +1,7 @@
-"""Cuts a tower's graph within and between its layers, so that others may compute between two parts.
+"""Cuts a tower's graph within and between its layers. Used while a graph is built, on the thread that loads.
 
 A value that later parts read is an output of its part and, under the same name, their input. Values that depend on no
-input stay where they are used. Used while a graph is built, on the thread that loads.
+input stay where they are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def end_of_part(x: Node) -> Node:
 
 
 def parts_of(graph: ov.Model) -> list[ov.Model]:
-    """The parts of a graph in the order in which they are computed. The graph is used up."""
+    """The parts of a graph in the order of computing. The graph is used up."""
     levels = _levels(graph)
     parts = [_Part(index) for index in range(max(levels.values()) + 1)]
     for parameter in graph.get_parameters():
@@ -74,7 +74,6 @@ class _Part:
 
 
 def _levels(graph: ov.Model) -> dict[str, int]:
-    """The part of each node that depends on an input, by the node's name."""
     levels: dict[str, int] = {}
     for node in graph.get_ordered_ops():
         sources = [place.get_source_output().get_node().get_friendly_name() for place in node.inputs()]

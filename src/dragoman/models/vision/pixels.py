@@ -1,4 +1,4 @@
-"""Pixels as towers want them: resized as Pillow does it, cut, normalised; reads preprocessor_config.json for that."""
+"""Resizes as Pillow does, crops, normalises; reads preprocessor_config.json for that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALVES = (0.5, 0.5, 0.5)
 
 _MOST_PIXELS = 1 << 27
-"""The pixels of an enlarged picture: 400 MB. Only a strip of a few pixels becomes as large."""
+"""400 MB. Only a strip of a few pixels becomes as large."""
 
 # Keys of fast processors. Pictures are in colour already, and channels come first in any case.
 _HARMLESS = """
@@ -29,7 +29,7 @@ _HARMLESS = """
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size for resizing: the shorter side to `shortest`, or if that is 0 to `height` and `width`."""
+    """The shorter side is resized to `shortest`, or if that is 0, the picture to `height` and `width`."""
 
     shortest: int = 0
     height: int = 0
@@ -46,8 +46,8 @@ class Size:
 class PixelSteps:
     """The steps that prepare a picture, in this order; None = left out.
 
-    `crop`: height and width that are cut out of the middle, black where there is nothing. `values`: the
-    numbers for each channel's 256 values, f32 [3, 256].
+    `crop`: height and width cut out of the middle, black beyond the picture. `values`: the numbers for each channel's
+    256 values, f32 [3, 256].
     """
 
     size: Size | None
@@ -68,7 +68,7 @@ class PixelSteps:
             _check_memory((width, height), self.size.of(width, height))
 
     def apply(self, image: Image.Image) -> Array:
-        """The tower's numbers. Shape: f32 [3, height, width]."""
+        """Shape: f32 [3, height, width]."""
         if self.size is not None:
             image = image.resize(self.size.of(*image.size), self.resample)
         pixels = np.asarray(image)
@@ -80,7 +80,7 @@ def as_image(picture: Picture) -> Image.Image:
 
 
 def center_cropped(pixels: Array, height: int, width: int) -> Array:
-    """The middle of a picture, black around it where the picture is smaller. Shapes: u8 [h, w, 3] -> [height, width, 3]."""
+    """Black beyond the picture. Shapes: u8 [h, w, 3] -> [height, width, 3]."""
     for axis, size in enumerate((height, width)):
         missing = size - pixels.shape[axis]
         if missing > 0:
@@ -121,7 +121,6 @@ def flat_patches(image: Image.Image, values: Array, size: int) -> Array:
 
 
 def read_kind(described: Config, kinds: tuple[str, ...]) -> str:
-    """The class of the reference's processor, whatever generation of it is named."""
     key = "image_processor_type" if "image_processor_type" in described else "feature_extractor_type"
     generations = {f"{kind}{end}": kind for kind in kinds for end in ("ImageProcessor", "ImageProcessorFast")}
     generations |= {f"{kind}FeatureExtractor": kind for kind in kinds}
@@ -130,7 +129,7 @@ def read_kind(described: Config, kinds: tuple[str, ...]) -> str:
 
 
 def read_values(described: Config, mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
-    """The numbers for each channel's 256 values, f32 [3, 256]; `mean`, `std`: if the file does not say."""
+    """f32 [3, 256]. `mean`, `std`: if the file has none."""
     values: Array = np.tile(np.arange(256, dtype=np.float64), (3, 1))
     factor = described.number("rescale_factor", 1 / 255)
     if described.flag("do_rescale", default=True):
@@ -163,7 +162,7 @@ def read_resample(described: Config, default: Image.Resampling = Image.Resamplin
 
 
 def read_size(described: Config, key: str, default: int, *, is_square: bool) -> Size:
-    """A size as a number, a pair of height and width, or an object; `is_square`: what a lone number means."""
+    """A size as a number, a pair of height and width, or an object; `is_square`: a lone number is a square's side."""
     value: Any = described.value(key, default)
     wanted = 'a number, {"shortest_edge"} or {"height", "width"}, each from 1 to 16384'
     if isinstance(value, list) and len(value) == 2:
@@ -180,10 +179,7 @@ def read_size(described: Config, key: str, default: int, *, is_square: bool) -> 
 
 
 def read_steps(described: Config, default: int, *, crops: bool, numbers: tuple[tuple[float, ...], ...]) -> PixelSteps:
-    """The steps for every picture; `default`: its size where the file has none, `numbers`: mean and deviation.
-
-    `crops`: the reference cuts out the middle, as CLIP's does; else a lone number is the size of a square.
-    """
+    """`default`: the size if none is given; `numbers`: mean and deviation; `crops`: the middle is cut out, as by CLIP."""
     resizes = described.flag("do_resize", default=True)
     size = read_size(described, "size", default, is_square=described.flag("default_to_square", not crops) or not crops)
     crop = None

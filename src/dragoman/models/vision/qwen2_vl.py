@@ -1,7 +1,4 @@
-"""The towers of Qwen2-VL and Qwen2.5-VL; `qwen_pictures` prepares their pictures.
-
-Sources: Qwen2-VL (arXiv:2409.12191); Qwen2.5-VL (arXiv:2502.13923).
-"""
+"""The towers of Qwen2-VL and Qwen2.5-VL. Sources: arXiv:2409.12191; arXiv:2502.13923."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from dragoman.models.weights import Weights
 
 
 class QwenTower(VisionFamily):
-    """Layers in which patches see each other, then squares of patches are merged. `mlp_names`: of an MLP without a gate."""
+    """Patches see each other, then squares of them are merged. `mlp_names`: of an MLP without a gate."""
 
     prefixes = (r"visual\.", r"model\.visual\.")
     has_patch_bias = False
@@ -63,7 +60,6 @@ class QwenTower(VisionFamily):
         return QwenPictures(described, self.tower_facts.cut, self.tables)
 
     def tables(self, rows: int, columns: int) -> dict[str, Array]:
-        """The inputs beside patches, for a grid of patches."""
         return {POSITIONS: self.tower_facts.cut.positions(rows, columns)}
 
     # --- the graph ----------------------------------------------------------------------------------------------------
@@ -85,15 +81,13 @@ class QwenTower(VisionFamily):
         return TowerGraph(concat([self.last(x, body), *levels]), inputs)
 
     def learnt_inputs(self) -> list[Any]:
-        """Inputs of the graph for places, besides positions that rotate heads."""
         return []
 
     def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
-        """The vectors with what is learnt of their places. Shape: [patches, hidden] -> the same."""
+        """The vectors with learnt places. Shape: [patches, hidden] -> the same."""
         return x
 
     def windows(self) -> Windows | None:
-        """The windows of the layers that do not see everything; None if all do."""
         return None
 
     def sees_all(self, index: int) -> bool:
@@ -112,7 +106,6 @@ class QwenTower(VisionFamily):
         return end_of_part(add(x, self.mlp(self.norm(x, weights.at("norm2")), weights.at("mlp"))))
 
     def level(self, x: Node, body: Weights, index: int) -> list[Node]:
-        """The embeddings of a further level that come out behind that layer, if any do."""
         return []
 
     def last(self, x: Node, body: Weights) -> Node:

@@ -1,4 +1,4 @@
-"""The tower of Qwen3-VL, and of Qwen 3.5 without further levels. Source: its release; DeepStack, arXiv:2406.04334."""
+"""The towers of Qwen3-VL and, without further levels, Qwen 3.5. Source: its release; DeepStack, arXiv:2406.04334."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ CORNERS, SHARES = "position_corners", "position_shares"
 
 
 class Qwen3VL(QwenTower):
-    """Qwen3-VL: learnt positions, stretched over the picture, and levels that go into the decoder's first layers."""
-
     has_patch_bias = True
     mlp_names = ("linear_fc1", "linear_fc2")
 
@@ -46,7 +44,7 @@ class Qwen3VL(QwenTower):
         return facts
 
     def tables(self, rows: int, columns: int) -> dict[str, Array]:
-        """See `QwenTower`. Positions lie between four of the table; each counts as much as it is near."""
+        """See `QwenTower`. Positions lie between four of the table, weighted by nearness."""
         cut = self.tower_facts.cut
         down, right = (_between(length, self._side) for length in (rows, columns))
         corners = [row[:, None] * self._side + column for row, _ in down for column, _ in right]

@@ -1,7 +1,4 @@
-"""The blocks that Qwen's towers share: attention rotated by rows and columns, windows, squares of patches merged.
-
-Sources: Qwen2-VL (arXiv:2409.12191), section 2.1; windows: Qwen2.5-VL (arXiv:2502.13923), section 2.1.
-"""
+"""The blocks of Qwen's towers. Sources: arXiv:2409.12191, section 2.1; windows: arXiv:2502.13923, section 2.1."""
 
 from __future__ import annotations
 
@@ -65,7 +62,6 @@ def read_tower(vision: Config, *, hidden_key: str, inner_size: int, activation: 
 
 
 def axial_base(vision: Config, base: float) -> float:
-    """The base of a rule that rotates by row and column; `base`: the default. Raises: ModelError."""
     rotary = vision.part("rope_parameters")
     if rotary is None:
         return base
@@ -154,6 +150,6 @@ def tower_body(weights: Weights) -> Weights:
 
 
 def weighted_rows(table: Node, corners: Node, shares: Node) -> Node:
-    """Sums of a table's rows. Shapes: [rows, size], corners i64 and shares f32 [n, patches] -> [patches, size]."""
+    """Shapes: table [rows, size], corners i64 and shares f32 [n, patches] -> [patches, size]."""
     rows = ops.multiply(gather_rows(table, corners), ops.unsqueeze(shares, scalar(-1, np.int64)))
     return ops.reduce_sum(rows, scalar(0, np.int64)).output(0)

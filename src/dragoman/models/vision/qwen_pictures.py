@@ -1,7 +1,4 @@
-"""Prepares pictures for Qwen's towers: resized to whole patches at nearly their own size, normalised, cut into patches.
-
-Pure; used on any thread. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
-"""
+"""Prepares pictures for Qwen's towers. Pure; used on any thread. Source: Qwen2-VL (arXiv:2409.12191), section 2.1."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ _LOW_PIXELS = 512 * 512  # what OpenAI's API reference says of detail "low"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The way to cut up a picture. `patch`: pixels of its side. `frames`: repeats of a patch, as pictures are short films.
-
-    `merge`: patches each way that become one embedding; those of a square lie one after the other.
-    """
+    """`patch`: pixels of its side. `frames`: repeats of a patch. `merge`: patches each way of one embedding."""
 
     patch: int
     frames: int
@@ -43,7 +37,6 @@ class Cut:
 
     @property
     def side(self) -> int:
-        """Pixels of the side of what becomes one embedding."""
         return self.patch * self.merge
 
     def in_squares(self, grid: Array) -> Array:
@@ -59,13 +52,11 @@ class Cut:
 
 
 Tables = Callable[[int, int], dict[str, Array]]
-"""A tower's inputs beside patches, for a grid of rows and columns of patches."""
 
 
 class QwenPictures:
-    """See `PictureProcessor`. A picture's own size decides how many embeddings it has, within limits.
+    """See `PictureProcessor`. Detail "low": at most 512 * 512 pixels, but never fewer than the fewest.
 
-    Detail "low": at most 512 * 512 pixels, but never fewer than the fewest; "auto" and "high": the checkpoint's limits.
     Shapes: pixel_values f32 [patches, 3 * frames * patch * patch], and what `tables` gives.
     """
 

@@ -1,4 +1,4 @@
-"""The common part of towers that look at a picture tile by tile. Used by processors on any thread, and by towers."""
+"""Shared by towers that look at a picture tile by tile. Used by processors on any thread, and by towers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ _MOST_TILES = 1000
 
 
 def folded(x: Node, side: int, factor: int) -> Node:
-    """Squares of neighbours as one row each, [tiles * (side / factor)**2, size * factor**2]: Idefics3's pixel shuffle.
-
-    Sources: arXiv:2408.12637; InternVL from 1.5 on, arXiv:2404.16821.
-    """
+    """Squares of neighbours as rows, [tiles * (side / factor)**2, size * factor**2]. Source: arXiv:2408.12637."""
     size, parts = width(x), side // factor
     squares = reshape(x, -1, parts, factor, parts, factor, size)
     return reshape(transpose(squares, 0, 1, 3, 2, 4, 5), -1, size * factor**2)
@@ -34,12 +31,12 @@ def cut(image: Image.Image, rows: int, columns: int, size: int) -> list[Image.Im
 
 
 def stacked(tiles: list[Image.Image], values: Array) -> Array:
-    """All tiles of a picture, f32 [tiles, 3, height, width]; `values` as in `pixels.normalized`."""
+    """Shape: f32 [tiles, 3, height, width]; `values` as in `pixels.normalized`."""
     return np.stack([normalized(np.asarray(tile), values) for tile in tiles])
 
 
 def read_grids(described: Config, least_key: str, most_key: str) -> tuple[tuple[int, int], ...]:
-    """Columns and rows of all grids of as many tiles as these keys say, those of few tiles first. Raises: ModelError."""
+    """Columns and rows of all grids that these keys allow, those of few tiles first. Raises: ModelError."""
     least, most = described.count(least_key, 1), described.count(most_key, 12)
     if most > _MOST_TILES:
         raise described.error(most_key, f"at most {_MOST_TILES}")

@@ -1,7 +1,4 @@
-"""A tower that was loaded: prepares a picture and runs the compiled parts, one after the other.
-
-Used by the engine's embedder, on one thread.
-"""
+"""Prepares a picture and runs a tower's compiled parts in order. Used by the engine's embedder, on one thread."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ _SIDE = 64  # pixels of the picture to warm up with
 
 
 class Tower:
-    """A tower's compiled parts (see `parts`), and what prepares its pictures. `mappings`: what keeps their weights."""
-
     def __init__(
         self, parts: Sequence[Any], mappings: Sequence[Any], facts: PictureFacts, processor: PictureProcessor
     ) -> None:

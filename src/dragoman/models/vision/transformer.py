@@ -1,7 +1,4 @@
-"""CLIP's and SigLIP's towers: pictures of one size in patches, through layers in which every patch sees every other.
-
-Families prepare pictures and project to the decoder. Sources: CLIP, arXiv:2103.00020; SigLIP, arXiv:2303.15343.
-"""
+"""CLIP's and SigLIP's towers; families prepare pictures. Sources: CLIP, arXiv:2103.00020; SigLIP, arXiv:2303.15343."""
 
 from __future__ import annotations
 
@@ -47,8 +44,6 @@ _OF_WHOLE_PICTURES = """
 
 @dataclass(frozen=True, slots=True)
 class VisionTransformer:
-    """A tower's sizes. `image_size`: pixels of a tile's sides, `patch_size`: of a patch's."""
-
     kind: str
     hidden_size: int
     num_layers: int
@@ -58,7 +53,6 @@ class VisionTransformer:
 
     @property
     def has_class_row(self) -> bool:
-        """A row that is not a patch stands before a tile's patches."""
         return self.kind == CLIP
 
     @property
@@ -101,7 +95,7 @@ class VisionTransformer:
 
 
 def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> VisionTransformer:
-    """`kind`, `assumed`: what their absence in a vision_config means. Raises: ModelError."""
+    """`kind`, `assumed`: the meaning of their absence in a vision_config. Raises: ModelError."""
     config.assume(model_type=kind)
     kind = config.choice("model_type", (CLIP, SIGLIP))
     config.skip(*_HARMLESS.split())

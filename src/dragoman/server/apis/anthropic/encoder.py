@@ -1,7 +1,4 @@
-"""Encodes messages, whole or as a stream. One encoder per call, on the event loop.
-
-`event` runs once per step, so it stays cheap. Source: Anthropic API reference, messages and streaming.
-"""
+"""Encodes messages, whole or as a stream. On the event loop. Source: Anthropic API reference, messages, streaming."""
 
 from __future__ import annotations
 

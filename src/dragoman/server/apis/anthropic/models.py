@@ -1,7 +1,4 @@
-"""The served models for Anthropic's clients, on OpenAI's path: a header tells the clients apart. On the event loop.
-
-Source: Anthropic API reference, models.
-"""
+"""The served models for Anthropic's clients. On the event loop. Source: Anthropic API reference, models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The parameters of a message besides conversation and tools. Called by the dialect, on the event loop.
-
-Source: Anthropic API reference, messages.
-"""
+"""The parameters of a message besides conversation and tools. On the event loop. Source: Anthropic API reference."""
 
 from __future__ import annotations
 

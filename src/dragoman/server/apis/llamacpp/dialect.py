@@ -1,7 +1,4 @@
-"""Turns bodies of `/completion` and `/infill` into neutral requests. Set up for each model; on the event loop.
-
-Source: llama.cpp, tools/server/README.md, and its server where the document is silent.
-"""
+"""Reads `/completion` and `/infill`. On the event loop. Source: llama.cpp, tools/server/README.md, and its server."""
 
 from __future__ import annotations
 

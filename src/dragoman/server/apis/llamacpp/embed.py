@@ -1,7 +1,4 @@
-"""`/embedding` and `/embeddings`: vectors of texts, in llama.cpp's shape. On the event loop.
-
-Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
-"""
+"""`/embedding`, `/embeddings`. Source: llama.cpp, tools/server/README.md, "POST /embedding"; common_embd_normalize."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Encodes answers of `/completion` and `/infill`. One encoder per call, on the event loop.
-
-Source: llama.cpp, tools/server/README.md, "Response format".
-"""
+"""Encodes llama.cpp's answers. On the event loop. Source: llama.cpp, tools/server/README.md, "Response format"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Parameters of `/completion` and `/infill`, and the settings that an answer reports. On the event loop.
-
-Source: llama.cpp, tools/server/README.md, "POST /completion", and its server where the document is silent.
-"""
+"""Parameters, reported settings. On the event loop. Source: llama.cpp, tools/server/README.md, "POST /completion"."""
 
 from __future__ import annotations
 

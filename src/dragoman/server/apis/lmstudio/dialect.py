@@ -1,7 +1,4 @@
-"""OpenAI's conversations and completions with LM Studio's statistics and `max_tokens: -1`. On the event loop.
-
-Source: LM Studio's documentation, REST API v0.
-"""
+"""OpenAI's dialects with statistics and `max_tokens: -1`. Source: LM Studio's documentation, REST API v0."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Turns bodies of `/api/generate` and `/api/chat` into neutral requests. Set up for each model; on the event loop.
-
-Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
-"""
+"""Reads `/api/generate`, `/api/chat`. On the event loop. Source: Ollama API reference (docs/api.md), and its server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Encodes answers of `/api/generate` and `/api/chat`. One encoder per call, on the event loop.
-
-`event` runs once per step, so it stays cheap. Source: Ollama API reference (docs/api.md).
-"""
+"""Encodes answers of `/api/generate` and `/api/chat`. On the event loop. Source: Ollama API reference (docs/api.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Errors as Ollama's clients read them: a status and one text. On the event loop.
-
-Source: Ollama's server, routes; its Python client raises `ResponseError` with both.
-"""
+"""Errors as Ollama's clients read them. On the event loop. Source: Ollama's server, routes; its Python client."""
 
 from __future__ import annotations
 

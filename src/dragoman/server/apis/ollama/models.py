@@ -1,7 +1,4 @@
-"""`/api/tags`, `/api/show`, `/api/ps`, `/api/version`. On the event loop; never waits, reads no files.
-
-Source: Ollama API reference (docs/api.md); the keys of `model_info` are those of GGUF's metadata.
-"""
+"""The served models in Ollama's form. On the event loop; never waits. Source: Ollama API reference (docs/api.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`options` of a request: Ollama's differences from the parameters of all APIs. On the event loop.
-
-Sources: Ollama's Modelfile reference, "Valid Parameters and Values"; its API types, `Options`.
-"""
+"""`options` of a request. On the event loop. Sources: Ollama's Modelfile reference; its API types, `Options`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`/api/pull`: tells how far a download is (`server.pulling` downloads). On the event loop.
-
-Source: Ollama API reference (docs/api.md), "Pull a Model"; Hugging Face's page on Ollama (`hf.co/ORG/NAME:TYPE`).
-"""
+"""`/api/pull`, on the event loop. Source: Ollama API reference, "Pull a Model"; Hugging Face, `hf.co/ORG/NAME:TYPE`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads everything but the prompt, for `/api/generate` and `/api/chat`. On the event loop.
-
-Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
-"""
+"""Reads bodies except prompts. On the event loop. Source: Ollama API reference (docs/api.md), and its server."""
 
 from __future__ import annotations
 

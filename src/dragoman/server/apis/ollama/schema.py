@@ -1,7 +1,4 @@
-"""The wire schema of Ollama's API. Used on the event loop. Fields that the reference lacks are left out when empty.
-
-Source: Ollama API reference (docs/api.md) and its API types.
-"""
+"""The wire schema of Ollama's API. Source: Ollama API reference (docs/api.md) and its API types."""
 
 from __future__ import annotations
 
