@@ -60,7 +60,7 @@ Detail = Literal["auto", "low", "high"]
 
 
 class Picture(msgspec.Struct, frozen=True, weakref=True):
-    """A decoded picture: three bytes (red, green, blue) per pixel, row by row. `digest`: a hash of size and pixels."""
+    """Three bytes (red, green, blue) per pixel, row by row. `digest`: a hash of size and pixels."""
 
     width: int
     height: int
@@ -69,8 +69,6 @@ class Picture(msgspec.Struct, frozen=True, weakref=True):
 
 
 class PictureSpan(msgspec.Struct, frozen=True):
-    """The place of a picture in a prompt, with a placeholder per embedding."""
-
     picture: Picture
     begin: int
     length: int
@@ -177,10 +175,7 @@ class RepetitionDetection(msgspec.Struct, frozen=True):
 
 
 class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """DRY, top-n sigma and XTC, with llama.cpp's defaults.
-
-    Sources: DRY and XTC, pull requests 5677 and 6335 of text-generation-webui; top-n sigma, arXiv:2411.07641.
-    """
+    """Samplers with llama.cpp's defaults. Sources: text-generation-webui, pulls 5677 and 6335; arXiv:2411.07641."""
 
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
@@ -367,9 +362,7 @@ class AnswerWatch(Protocol):
 
     def advance(self, token_id: int) -> None: ...
 
-    def ends_with(self, token_id: int) -> bool:
-        """True if this next token would make the content a loop; the state does not change."""
-        ...
+    def ends_with(self, token_id: int) -> bool: ...
 
     def num_possible(self, token_ids: Sequence[int]) -> int: ...
 
@@ -390,7 +383,6 @@ class Standing(msgspec.Struct, frozen=True):
     is_background: bool = False
 
     def priority_of(self, asked: int) -> int:
-        """The priority of a request that asks for `asked`, 0 = none; the highest goes first."""
         if self.priority is None:
             return asked
         return min(asked, self.priority) if asked else self.priority
@@ -401,7 +393,7 @@ BACKGROUND_STANDING = Standing(is_background=True)
 
 
 class SequenceBreaker(msgspec.Struct, frozen=True):
-    """Tokens across which DRY sees no repetition: one of `heads`, and then the tokens of `tail`."""
+    """DRY sees no repetition across these tokens: one of `heads`, and then the tokens of `tail`."""
 
     heads: tuple[int, ...]
     tail: tuple[int, ...] = ()
@@ -528,8 +520,6 @@ class EngineOutput(msgspec.Struct):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """`top`: the likeliest alternatives, best first. `rank`: 1 for the likeliest."""
-
     logprob: float
     top: tuple[Logprob, ...] = ()
     rank: int | None = None

@@ -51,7 +51,6 @@ class HttpCall(msgspec.Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        """The content type without parameters, lower-case, "" if absent."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
@@ -80,7 +79,7 @@ class HttpCall(msgspec.Struct, frozen=True):
                 await asyncio.to_thread(self.json)
 
     def field(self, name: str) -> Any:
-        """The top-level field of a JSON object; None if it is absent or the body is not an object."""
+        """None if the field is absent or the body is not an object."""
         try:
             value = self.json()
         except NotJson:
@@ -160,8 +159,6 @@ class StreamedReply:
 
 
 class IndexedEvent(NamedTuple):
-    """An event of the call's `request_index`-th request."""
-
     request_index: int
     event: GenerationEvent
 
@@ -192,14 +189,10 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class KeepingAlive(Protocol):
-    """An encoder whose API has its own message for silent streams."""
-
     def keep_alive(self) -> bytes: ...
 
 
 class Runner(Protocol):
-    """Runs blocking work away from the event loop."""
-
     async def __call__(self, work: Callable[[], T]) -> T:
         """Raises: as `work`, ServerError if it cannot be run."""
         ...
@@ -272,7 +265,6 @@ class Dialect(ErrorTeller, Protocol):
 
 
 def runner_for(http: HttpCall) -> Runner | None:
-    """A thread if the body is large."""
     return on_thread if len(http.body) > MAX_INLINE_BYTES else None
 
 
@@ -304,8 +296,6 @@ Dialects = Mapping[str, Dialect]
 
 
 ProposerKind = Literal["draft", "lookup"]
-"""The source of guessed tokens: a draft model alone, or texts as well."""
-
 Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
 """Abilities besides continuing a text; `insert`: fills in the middle."""
 
@@ -328,13 +318,11 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """The facts about a model from which APIs set up their dialects.
+    """`settings`: the operator's options for client APIs. `generation_defaults`: values for absent parameters.
 
-    `settings`: the operator's options for client APIs. `generation_defaults`: values for absent parameters, by the
-    names of `SamplingParams`, and `do_sample`; `default_options`: the options that set them; `overriding_defaults`: the
-    same for APIs whose documents fix defaults. `default_sampling`: for clients that cannot choose. `keeps_prompts`: as
-    long as requests ask. `has_cache_keys`: a request's key chooses a replica. `lacks`: unsupported fields of
-    `SamplingParams`. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts, else None.
+    `default_options`: the options that set them; `overriding_defaults`: for APIs whose documents fix defaults.
+    `default_sampling`: for clients that cannot choose. `lacks`: unsupported fields of `SamplingParams`. `pooling`: the
+    `pooling.PoolingService` of a model that embeds or scores texts, else None.
     """
 
     name: str = "model"

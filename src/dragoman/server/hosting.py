@@ -77,8 +77,6 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The names of the models that `sync` changed. `failures`: one line by name, or by url."""
-
     loaded: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
@@ -122,18 +120,13 @@ class ModelHosting(Protocol):
         """The model of that name, loaded if needed; it stays while the `async with` block runs.
 
         `name`: a served name, a dropped model's, or that of a directory or archive (without suffix) in the store.
-        Callers for one name share a load. To make room, idle unpinned models are dropped, the least recently used
-        first, and only if that suffices; never the default model of the start. Where any call may name the store's
-        models, this waits for models in use.
-
+        Callers share a load. To make room, idle unpinned models are dropped, never the default model of the start.
         Raises on entering: NotFound, NoMemory, InvalidRequest (options or files), Conflict (an alias is taken),
         EngineFailed.
         """
         ...
 
-    async def look(self) -> None:
-        """Tell the registry the present content of the models directory, if there is one."""
-        ...
+    async def look(self) -> None: ...
 
     def keep(self, model: ServedModel, seconds: float | None) -> None:
         """Keep the model for `seconds` after its last call, inf = for ever; None = as the operator configured."""
@@ -162,7 +155,7 @@ class ModelHosting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullStep:
-    """Progress of a download. `what`: the model's name on the hub, `commit`: its revision. Bytes of all its files."""
+    """Progress of a download, in bytes of all files. `what`: the model's name on the hub, `commit`: its revision."""
 
     what: str
     commit: str = ""
@@ -179,6 +172,4 @@ class ModelPulling(Protocol):
         """
         ...
 
-    async def aclose(self) -> None:
-        """Start no more downloads, and end every wait."""
-        ...
+    async def aclose(self) -> None: ...

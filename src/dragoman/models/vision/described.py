@@ -10,10 +10,7 @@ from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.models.config import Config, ModelError, read_config, read_json
 
 OWN_LAYOUT = "InternVLChatModel"
-"""The architecture whose config.json leaves the layout out."""
-
 PLACEHOLDER, PLACEHOLDER_KEY = "<IMG_CONTEXT>", "img_context_token_id"
-"""Its token, and the key of config.json that may say the token's id."""
 
 
 def read_seeing_config(model: Path) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Phi-3.5-vision's pictures: as many tiles as fit the shape, then a copy of the whole, with separators.
-
-Pure; used on any thread. Sources: arXiv:2404.06512 ("HD transform"); Phi-3, arXiv:2404.14219, section 7.1.
-"""
+"""Phi-3.5-vision's pictures. Pure; any thread. Sources: arXiv:2404.06512 ("HD transform"); arXiv:2404.14219, section 7.1."""
 
 from __future__ import annotations
 
@@ -64,8 +61,6 @@ class HdLayout:
 
 
 class HdPictures:
-    """See `PictureProcessor`. With detail "low" a picture is one tile, and the copy."""
-
     def __init__(self, described: Config) -> None:
         pixels.read_kind(described, ("Phi3V",))
         most = described.count("num_crops", 1)

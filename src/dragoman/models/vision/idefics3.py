@@ -118,7 +118,6 @@ class Idefics3Processor:
         return {PIXELS: stacked(tiles, self.values)}
 
     def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Rows and columns of tiles; (0, 0) if the picture is not cut."""
         if not self.is_split or detail == "low":
             return 0, 0
         width, height = _scaled(width, height, self.longest_edge)
@@ -133,7 +132,6 @@ class Idefics3Processor:
 
 
 def _scaled(width: int, height: int, longest_edge: int) -> tuple[int, int]:
-    """Width and height with this longer side; the shorter one even, rounded as the reference does."""
     ratio = width / height
     if width >= height:
         width, height = longest_edge, _even(longest_edge / ratio)

@@ -169,7 +169,6 @@ class Lfm2VlPictures:
         }
 
     def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Columns and rows of tiles; (0, 0) if the picture is not cut."""
         side, patch = self._cut.side, self._cut.patch
         pixels_of = max(patch, round(width / side) * side) * max(patch, round(height / side) * side)
         is_large = pixels_of > self._most * side**2 * self._tolerance

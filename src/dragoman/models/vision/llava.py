@@ -66,7 +66,6 @@ class Llava(VisionFamily):
         return self.transformer.side**2 + self.transformer.has_class_row - self.first_row
 
     def processor(self, described: Config) -> PictureProcessor:
-        """The reference's CLIP or SigLIP processor, or LLaVA's own, which first makes squares."""
         kind = pixels.read_kind(described, self.steps_of)
         size = self.transformer.image_size
         if kind == "Siglip":
@@ -128,8 +127,6 @@ class Llava(VisionFamily):
 
 @dataclass(frozen=True, slots=True)
 class WholePictures:
-    """Makes one tile of a picture. `color`: of the square behind it, None = no square."""
-
     marker: str
     whole: PictureLayout
     steps: pixels.PixelSteps

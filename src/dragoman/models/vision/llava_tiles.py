@@ -38,10 +38,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """The tiles of a picture, and the order of their embeddings. `grids`: possible sizes, in pixels.
-
-    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: their embeddings are the limit, 0 = no limit.
-    """
+    """`grids`: sizes in pixels; `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: 0 = no limit."""
 
     grids: tuple[tuple[int, int], ...]
     tile: int
@@ -64,7 +61,6 @@ class TileLayout:
         return Grid(high // self.tile, wide // self.tile)
 
     def kept(self, width: int, height: int) -> tuple[range, range]:
-        """The rows and columns of patches that are not only padding."""
         grid = self.grid(width, height)
         rows, columns = grid.rows * self.side, grid.columns * self.side
         if width / height > columns / rows:
@@ -119,7 +115,6 @@ def _alone(places: Array, num_corners: int = 1) -> tuple[Array, Array]:
 
 
 def _between(places: Array, size: tuple[int, int]) -> tuple[Array, Array]:
-    """As `_alone`, of `size`, by bilinear interpolation between the centres."""
     if places.shape == size:
         return _alone(places, CORNERS)
     (top, bottom, down), (left, right, across) = (_samples(*pair) for pair in zip(places.shape, size, strict=True))
@@ -246,7 +241,6 @@ class LlavaOnevision(LlavaNext):
         return int(found[1])
 
     def read_background(self, described: Config) -> tuple[int, int, int] | None:
-        """The mean colour, as the reference prepares several pictures."""
         described.expect(vision_aspect_ratio=self.aspect_ratio)
         described.skip("video_token")
         red, green, blue = pixels.read_channels(described, "image_mean", pixels.CLIP_MEAN).astype(float).tolist()

@@ -1,8 +1,4 @@
-"""Cuts a tower's graph within and between its layers. Used while a graph is built, on the thread that loads.
-
-A value that later parts read is an output of its part and, under the same name, their input. Values that depend on no
-input stay where they are used.
-"""
+"""Cuts a tower's graph within and between its layers. Used while a graph is built, on the thread that loads."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ _END = "end of part "
 
 
 def end_of_part(x: Node) -> Node:
-    """x, behind which the graph is cut."""
     node = x.get_node()
     node.set_friendly_name(_END + node.get_friendly_name())
     return x

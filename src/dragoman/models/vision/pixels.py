@@ -57,7 +57,6 @@ class PixelSteps:
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """Height and width of every picture afterwards; None if that depends on the picture."""
         if self.crop is not None:
             return self.crop
         return (self.size.height, self.size.width) if self.size is not None and not self.size.shortest else None

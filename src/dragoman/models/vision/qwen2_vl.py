@@ -36,8 +36,6 @@ from dragoman.models.weights import Weights
 
 
 class QwenTower(VisionFamily):
-    """Patches see each other, then squares of them are merged. `mlp_names`: of an MLP without a gate."""
-
     prefixes = (r"visual\.", r"model\.visual\.")
     has_patch_bias = False
     mlp_names: ClassVar[tuple[str, str]] = ("fc1", "fc2")

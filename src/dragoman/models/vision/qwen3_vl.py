@@ -79,7 +79,6 @@ class Qwen3VL(QwenTower):
 
 
 def _between(length: int, side: int) -> list[tuple[Array, Array]]:
-    """For each of `length` places, evenly from the first to the last of `side`: the two around it, and their shares."""
     places = np.linspace(0, side - 1, length)
     below = places.astype(np.int64)
     part = places - below

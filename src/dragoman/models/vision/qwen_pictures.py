@@ -124,7 +124,6 @@ def fitted_size(width: int, height: int, side: int, fewest: int, most: int) -> t
 
 
 def _limits(described: Config) -> tuple[int, int]:
-    """The fewest and the most pixels; older files have them beside `size`, or under these names in it."""
     fewest, most = 56 * 56, 28 * 28 * 1280  # the reference's defaults
     size = described.part("size")
     if size is not None:

@@ -13,8 +13,6 @@ from dragoman.models.vision.blocks import transpose
 from dragoman.models.vision.pixels import normalized
 
 PIXELS = "pixel_values"
-"""The input of a tower's graph, f32 [tiles, 3, height, width]."""
-
 _MOST_TILES = 1000
 
 

@@ -50,6 +50,5 @@ class Tower:
         return self.processor.layout(picture.width, picture.height, detail).grid
 
     def close(self) -> None:
-        """Release the runtime's memory; the tower is unusable afterwards."""
         for held in (self._requests, self._parts, self._mappings):
             held.clear()
