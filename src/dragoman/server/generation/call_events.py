@@ -1,7 +1,6 @@
 """Runs the requests of one call, and keeps their events until the call's writer takes them.
 
-Ends the requests of a client that reads far too slowly. Does not encode or write.
-Used by the responder, on the event loop; `aclose` ends every request on every path.
+Does not encode or write. Used by the responder, on the event loop; `aclose` ends every request on every path.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ _STRIDE = 64  # events between two measurements: measuring each would cost more 
 
 
 class CallEvents:
-    """The events of all requests of one call, in the order in which they happened.
-
-    Events that a slow client has not taken yet wait here, up to `MAX_WAITING_BYTES`; then the requests end.
-    """
+    """The events of one call, in order. The requests end if more than `MAX_WAITING_BYTES` wait for a slow client."""
 
     def __init__(self, service: GenerationService, requests: Sequence[GenerationRequest]) -> None:
         self.service = service
@@ -59,10 +55,8 @@ class CallEvents:
     async def first_batch(self, hold_s: float = 0.0, due_s: Callable[[], float] | None = None) -> list[IndexedEvent]:
         """The events until the head of the answer is due: at least one; [] if the head is due or all ended without one.
 
-        With `hold_s` seconds, events are gathered until that time has passed or all requests have ended. `due_s`: returns
-        the seconds until the head is due without any event, so far as known; called again then.
-        Raises: what `wait_gone` returned; else the first failure so far, even if events came before it: it can still be a
-        status.
+        `hold_s`: seconds to gather events first. `due_s`: returns the seconds until the head is due without any event.
+        Raises: what `wait_gone` returned; else the first failure, even after events: it can still be a status.
         """
         if hold_s > 0:
             self._next_measure = sys.maxsize  # events do not wait for the client now
@@ -85,10 +79,9 @@ class CallEvents:
         self._notify()
 
     async def next_batch(self) -> list[IndexedEvent]:
-        """The events since the last call, waiting for at least one; [] when all requests have ended, or after `wake`.
+        """The events since the last call: 1 to `MAX_BATCH`; [] when all requests have ended, or after `wake`.
 
-        At most `MAX_BATCH` events; if more wait, other tasks run first. Raises: what `wait_gone` returned; else the first
-        failure of a request, or Cancelled where the client was too slow, once the events before it were handed out.
+        Raises: what `wait_gone` returned; else the first failure, or Cancelled for a slow client, after its events.
         """
         self._is_woken = False
         while not self._ready and not self._is_woken and self._has_more():
@@ -135,7 +128,6 @@ class CallEvents:
         return batch
 
     def _measure(self) -> None:
-        """End the requests if too much waits for the client. Their events so far still are for it, if it reads on."""
         added = self._ready[self._num_measured :]
         self._waiting_bytes += sum(_size_bytes(one.event) for one in added)
         self._num_measured += len(added)
@@ -169,7 +161,7 @@ class CallEvents:
             self._notify()
 
     def _put(self, index: int, event: GenerationEvent) -> None:
-        """Keep an event; called for all requests of an engine's step in one turn of the loop, before any writer runs."""
+        """Called for all requests of an engine's step in one turn of the loop, before any writer runs."""
         self._ready.append(IndexedEvent(index, event))
         if len(self._ready) >= self._next_measure:
             self._measure()
@@ -194,7 +186,6 @@ class CallEvents:
 
 
 def _size_bytes(event: GenerationEvent) -> int:
-    """About what an event takes of memory, its objects counted; rather more than less."""
     size = _EVENT_BYTES + 2 * len(event.text)
     for token in event.tokens:
         size += _TOKEN_BYTES + _ALTERNATIVE_BYTES * len(token.top)

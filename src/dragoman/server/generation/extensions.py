@@ -23,14 +23,11 @@ FindUnsearched = Callable[[GenerationRequest, str], Unsearched | None]
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """Abilities of a service beyond plain text. `compile_grammar`: finds out which grammars its engine can follow.
+    """Abilities of a service beyond plain text. Prompts are prepared on several threads, which call all of these.
 
-    `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
-    in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
-    tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
-    takes them. `plain`: keeps control tokens out of clients' texts, None = they are tokenised as such.
-    `unsearched`: the parts of an answer that are not content, so far as an engine can tell. `find_thought`: the marks of
-    its reasoning, None = it has none. Prompts are prepared on several threads, which call all of these.
+    `make_parser` None = all text is the answer; it sees the special tokens in `marker_ids`. `turn_end_ids` end a chat's
+    answer besides the tokenizer's end-of-sequence tokens. `draw_seed` serves requests that name no seed. `plain` keeps
+    control tokens out of clients' texts, None = they are tokenised as such.
     """
 
     compile_grammar: GrammarCompiler | None = None

@@ -1,7 +1,4 @@
-"""Folds a request's events into its whole result, so that streamed and complete answers can never differ.
-
-Used by the service, on the event loop.
-"""
+"""Folds a request's events into its result, so that streamed and complete answers never differ. On the event loop."""
 
 from __future__ import annotations
 
@@ -72,22 +69,19 @@ class _SequenceFold:
 
 
 class ResultFold:
-    """Takes the events of one request, in order."""
-
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
         self._prompt: PromptInfo | None = None
         self._sequences = [_SequenceFold() for _ in range(request.sampling.n)]
 
     def push(self, event: GenerationEvent) -> None:
-        """Take in the next event."""
         self._prompt = self._prompt or event.prompt
         if event.num_cached_tokens and self._prompt is not None:
             self._prompt = msgspec.structs.replace(self._prompt, num_cached_tokens=event.num_cached_tokens)
         self._sequences[event.index].push(event)
 
     def result(self) -> GenerationResult:
-        """The whole result. Raises: EngineFailed if the events did not finish every sequence."""
+        """Raises: EngineFailed if the events did not finish every sequence."""
         if self._prompt is None:
             raise EngineFailed("generation ended before it began")
         sequences = tuple(sequence.result(index) for index, sequence in enumerate(self._sequences))

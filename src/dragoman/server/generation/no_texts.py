@@ -1,7 +1,4 @@
-"""The replacement of the generating service for a model that embeds texts or scores pairs of them.
-
-Refuses generation by name, and counts tokens. `server.pooling` embeds. Used on the event loop.
-"""
+"""Refuses generation for a model that embeds or scores, and counts its tokens. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from dragoman.types import GenerationRequest, GenerationResult, Prompt, TextProm
 
 
 class NoTexts:
-    """Replaces the generating service of a model that embeds or scores; `tokenizing_service` finds its tokenizer."""
+    """Replaces the generating service. `run`, `prepare` and `generate` raise UnsupportedFeature."""
 
     chat_template = None
 
@@ -27,28 +24,23 @@ class NoTexts:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         return self._service.tokenizer
 
     @property
     def max_model_len(self) -> int:
-        """The tokens of the longest text."""
         return self._service.facts.max_tokens
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
-        """Raises: UnsupportedFeature."""
         self._refuse()
 
     async def prepare(self, request: GenerationRequest) -> NoReturn:
-        """Raises: UnsupportedFeature."""
         self._refuse()
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        """Raises: UnsupportedFeature."""
         self._refuse()
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """A text's tokens. Raises: UnsupportedFeature for anything but a text, CapacityError for too long a one."""
+        """Raises: UnsupportedFeature for anything but a text, CapacityError for too long a one."""
         if not isinstance(prompt, TextPrompt):
             self._refuse()
         check_num_chars(len(prompt.text))
@@ -56,7 +48,7 @@ class NoTexts:
         return PromptTokens(prompt.text, token_ids)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids. Raises: InvalidParameter for ids outside the vocabulary."""
+        """Raises: InvalidParameter for ids outside the vocabulary."""
         most = self._service.facts.vocab_size
         wrong = next((one for one in token_ids if not 0 <= one < most), None)
         if wrong is not None:

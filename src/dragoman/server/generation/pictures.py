@@ -1,7 +1,4 @@
-"""Pictures in prompts: their number, the text that stands for them, and the places of their tokens.
-
-The loader fetches and decodes. `brought` runs on the event loop, the rest where prompts are prepared.
-"""
+"""Pictures in prompts: their number, texts and places. `brought` runs on the event loop, the rest on any thread."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from dragoman.types import ChatPrompt, Picture, PictureLayout, PictureSpan
 
 
 class Loader(Protocol):
-    """Loads pictures: `dragoman.pictures.PictureLoader`."""
-
     async def load_all(self, sources: Sequence[PictureSource]) -> Sequence[Picture]:
         """The pictures of one request, in their order. Raises: ServerError. Loads no more once cancelled."""
         ...
@@ -32,14 +27,10 @@ class Loader(Protocol):
 class Encoder(Protocol):
     """Makes tokens of a rendered prompt: a tokenizer, or one that keeps control tokens out of clients' texts."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text."""
-        ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
 
 class PlacedPicture(NamedTuple):
-    """A picture of a prompt, with the text that stands for it there."""
-
     part: PicturePart
     picture: Picture
     text: PictureLayout
@@ -55,7 +46,6 @@ class PicturePrompts:
 
     @property
     def marker(self) -> str:
-        """The text that stands for a picture in a rendered prompt."""
         return self.rules.processor.marker
 
     async def brought(self, prompt: ChatPrompt) -> ChatPrompt:
@@ -72,7 +62,7 @@ class PicturePrompts:
         return msgspec.structs.replace(prompt, pictures=tuple(await self.loader.load_all(sources)))
 
     def place(self, part: PicturePart, picture: Picture) -> PlacedPicture:
-        """The picture as it stands in a prompt. Raises: InvalidRequest if the model cannot take one of that size."""
+        """Raises: InvalidRequest if the model cannot take a picture of that size."""
         try:
             text = self.rules.processor.layout(picture.width, picture.height, part.detail)
         except ValueError as error:
@@ -80,11 +70,11 @@ class PicturePrompts:
         return PlacedPicture(part, picture, text)
 
     def ordered(self, placed: Sequence[PlacedPicture], text: str) -> list[PlacedPicture]:
-        """The pictures of a conversation in the order of their markers in the rendered prompt."""
+        """The pictures in the order of their markers in the rendered prompt."""
         return [placed[place] for place in PictureMarker(self.marker).split(text)[1]]
 
     def pieces(self, text: str, ordered: Sequence[PlacedPicture]) -> list[str]:
-        """The rendered prompt with each picture's text in the place of its marker: texts and pictures in turn."""
+        """Texts and pictures in turn: each picture's text replaces its marker."""
         first, *others = PictureMarker(self.marker).split(text)[0]
         pieces = [first]
         for one, after in zip(ordered, others, strict=True):
@@ -92,7 +82,6 @@ class PicturePrompts:
         return pieces
 
     def encoded(self, pieces: Sequence[str], tokenizer: Encoder) -> tuple[int, ...]:
-        """The tokens of a prompt's pieces."""
         if not self.rules.splits_texts:
             return tuple(tokenizer.encode("".join(pieces), add_special_tokens=False))
         each = [tokenizer.encode(piece, add_special_tokens=place % 2 == 0) for place, piece in enumerate(pieces)]
@@ -101,10 +90,7 @@ class PicturePrompts:
     def spans(
         self, token_ids: Sequence[int], placed: Sequence[PlacedPicture], tokenizer: Tokenizer
     ) -> tuple[PictureSpan, ...]:
-        """The places of the pictures among a prompt's tokens: each has the next placeholders.
-
-        Raises: InvalidRequest if the number of placeholders is not that of the pictures.
-        """
+        """Each picture has the next placeholders. Raises: InvalidRequest if their number is not that of the pictures."""
         placeholder_id = self.rules.placeholder_id
         places = [i for i, token_id in enumerate(token_ids) if token_id == placeholder_id]
         expected = sum(one.text.num_embeddings for one in placed)

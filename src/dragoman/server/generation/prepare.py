@@ -1,9 +1,7 @@
 """Turns a client's request into one for an engine, with tokens, limits and resolved defaults, or refuses it.
 
-Does: chat template, tokenising, truncation, context rules, bad words, grammars, legal token ids. The result is legal and
-is not checked again; the engine refuses what it cannot do. Does not: run anything.
-`Preparer.prepare` is a pure function but for the seed it draws; the service calls it on the event loop, or on a tokenise
-thread for long prompts.
+The result is legal and is not checked again; the engine refuses what it cannot do. The service calls `Preparer.prepare`
+on the event loop, or on a tokenise thread for long prompts. Only the seed it draws keeps that from being pure.
 """
 
 from __future__ import annotations
@@ -60,14 +58,13 @@ _FILE_BREAK = "\n\n--- snippet ---\n\n"  # before files, to models that have no 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of a service. `max_model_len` None = as the engine; it can only make the context shorter.
+    """`max_model_len` None = as the engine; it can only make the context shorter.
 
-    `max_prompt_tokens`, `max_completion_tokens`: of one sequence, None = what fits into the context. `request_timeout_s`
-    bounds a request from its preparation to its last token, `queue_timeout_s` until its first step begins, None = no bound.
+    `max_prompt_tokens`, `max_completion_tokens`: of a sequence, None = what fits. `request_timeout_s` bounds a request
+    from its preparation to its last token, `queue_timeout_s` until its first step begins, None = no bound.
     `prefix_cache_per_key`: callers share no cached prompts. Where the engine shares them, answers do not show it.
-    `head_after_s`: seconds after which a request in the engine counts as accepted; engines refuse at once.
-    Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
-    per character. `thinking`: the bounds of reasoning. `shifts_context`: answers may go on beyond the context.
+    `head_after_s`: seconds after which a request in the engine counts as accepted. Prompts of more than
+    `max_inline_chars` characters are prepared off the event loop.
     """
 
     max_model_len: int | None = None
@@ -83,10 +80,7 @@ class ServiceLimits:
 
 
 class Turn(NamedTuple):
-    """The caller of a request, the trace of its call, the time by which it must begin, and its deadline.
-
-    Both times are in seconds since the epoch.
-    """
+    """The caller of a request, and the times by which it must begin and end, in seconds since the epoch."""
 
     caller: str = ""
     start_by_s: float | None = None
@@ -96,10 +90,7 @@ class Turn(NamedTuple):
 
 
 class PromptTokens(NamedTuple):
-    """A prompt in both forms; `pictures`: where they are among the tokens.
-
-    `text` is what the model saw, except that a text with a suffix shows its first part, and a picture its marker.
-    """
+    """`text` is what the model saw, but for the first part of a text with a suffix, and a marker for each picture."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -107,7 +98,7 @@ class PromptTokens(NamedTuple):
 
 
 class PreparedRequest(NamedTuple):
-    """A request ready to run. `request`: the client's, with the grammar that applies."""
+    """`request`: the client's, with the grammar that applies."""
 
     prompt_text: str
     engine_request: EngineRequest
@@ -116,7 +107,7 @@ class PreparedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Prepares the requests for one model. Immutable. `thinking` None = the model has no reasoning, as far as is known."""
+    """Prepares the requests for one model. Immutable. `thinking` None = the model has no known reasoning."""
 
     model_name: str
     capabilities: Capabilities
@@ -134,7 +125,7 @@ class Preparer:
         return self.capabilities.max_model_len if own is None else min(own, self.capabilities.max_model_len)
 
     def is_long(self, request: GenerationRequest) -> bool:
-        """True if preparing would hold up the event loop: for a long prompt, or one that waits for a process."""
+        """True if preparing would hold up the event loop."""
         sampling = request.sampling
         if self.has_grammar(request) or self.has_process(request.prompt):
             return True
@@ -149,14 +140,10 @@ class Preparer:
         return isinstance(prompt, ChatPrompt) and template is not None and not template.renders_at_once(prompt)
 
     def has_grammar(self, request: GenerationRequest) -> bool:
-        """True if there may be a grammar to compile."""
         return request.sampling.grammar is not None or request.parse_tool_calls
 
     def prepare(self, request: GenerationRequest, turn: Turn) -> PreparedRequest:
-        """The request in the form that the engine takes.
-
-        Raises: InvalidRequest (a prompt or parameter this model cannot take), UnsupportedFeature, CapacityError.
-        """
+        """Raises: InvalidRequest (a prompt or parameter this model cannot take), UnsupportedFeature, CapacityError."""
         sampling = request.sampling
         self._check_token_ids(sampling)
         if request.biased_texts:
@@ -218,11 +205,7 @@ class Preparer:
         )
 
     def tokenize(self, prompt: Prompt, most: int | None = None) -> PromptTokens:
-        """The prompt's tokens, none for an empty one.
-
-        What cannot have at most `most` of them is refused before they are counted.
-        Raises: InvalidRequest, UnsupportedFeature, CapacityError.
-        """
+        """Refuses what cannot have at most `most` tokens. Raises: InvalidRequest, UnsupportedFeature, CapacityError."""
         match prompt:
             case TextPrompt(suffix=None):
                 self._check_text(prompt.text, most)
@@ -270,7 +253,7 @@ class Preparer:
         return self.thinking if is_said else None
 
     def _watched_stops(self, request: GenerationRequest, prompt_text: str) -> StopStrings | None:
-        """The stop strings as an engine has to watch for them; None where it need not, or cannot tell what is content."""
+        """None where an engine need not watch for stop strings, or cannot tell what is content."""
         if not request.stop:
             return None
         stops = StopStrings(request.stop, request.skip_special_tokens)
@@ -284,7 +267,6 @@ class Preparer:
     # --- prompts ------------------------------------------------------------------------------------------------------
 
     def _after(self, before_ids: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The prompt's own tokens, after those that the client has sent as tokens. Raises: InvalidRequest."""
         if not before_ids:
             return ids
         self.check_vocabulary(before_ids, "context")
@@ -319,7 +301,6 @@ class Preparer:
         return PromptTokens(text, ids, pictures.spans(ids, placed, self.tokenizer))
 
     def _empty_prompt(self) -> tuple[int, ...]:
-        """The token that stands for an empty prompt: a model needs one token to start from."""
         tokenizer = self.tokenizer
         start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         if start is None:
@@ -351,7 +332,6 @@ class Preparer:
         return [*(self._begin_ids() if prompt.add_special_tokens else ()), *ids]
 
     def _infill_ids(self, prompt: InfillPrompt, most: int | None) -> tuple[int, ...]:
-        """The tokens of code with a gap, cut to what fits. Raises: InvalidRequest, CapacityError."""
         check_num_chars(num_characters(prompt))
         fim, plain = self._fim_tokens("input_suffix"), partial(self.tokenizer.encode_plain, is_first=False)
         begun = self.tokenizer.encode_continuation(prompt.begun)
@@ -374,7 +354,6 @@ class Preparer:
         return ids if fim.file is None else [*ids, fim.file, *plain(_FILE_NAME)]
 
     def _fim_tokens(self, param: str) -> FimTokens:
-        """Raises: UnsupportedFeature if the model has none."""
         fim = self.tokenizer.fim_tokens
         if fim is None:
             raise UnsupportedFeature(
@@ -400,10 +379,7 @@ class Preparer:
         return self.max_model_len if most is None else min(most, self.max_model_len)
 
     def _check_text(self, text: str, most: int | None) -> None:
-        """Raises CapacityError for a text that must have more than `most` tokens, or is too long to be tokenised at all.
-
-        Without this, megabytes of text would take seconds and gigabytes to tokenise before they are refused.
-        """
+        """Raises: CapacityError, before megabytes of text take seconds and gigabytes to tokenise."""
         if most is not None and len(text) > _ROOMY * most:
             least = len(text) // self.tokenizer.max_token_chars
             if least > most:
@@ -422,14 +398,12 @@ class Preparer:
         )
 
     def _shift(self, token_ids: tuple[int, ...], max_tokens: int, request: GenerationRequest) -> ContextShift | None:
-        """The shift for a full context; None if prompt and answer fit into it."""
         if len(token_ids) + max_tokens <= self.max_model_len:
             return None
         num_kept = request.n_keep + (token_ids[0] == self.tokenizer.bos_token_id)
         return ContextShift(self.max_model_len, len(token_ids) if request.n_keep < 0 else num_kept, request.n_discard)
 
     def _max_tokens(self, num_prompt: int, request: GenerationRequest, *, may_shift: bool) -> int:
-        """The most tokens to generate: as the request asks, or as many as fit. Raises: CapacityError, InvalidParameter."""
         most_prompt, most = self.limits.max_prompt_tokens, self.limits.max_completion_tokens
         room, wanted = self.max_model_len - num_prompt, request.max_tokens
         if most_prompt is not None and num_prompt > most_prompt:
@@ -506,10 +480,7 @@ class Preparer:
         return tuple(ids for ids in encoded if ids)
 
     def _grammar(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
-        """The grammar of the answer. One that the client did not ask for is left out if it cannot be enforced.
-
-        Raises: InvalidRequest if the client's grammar, or the calls that `tool_choice` demands, cannot be enforced.
-        """
+        """Raises: InvalidRequest if a demanded grammar or call cannot be enforced. One nobody asked for is left out."""
         own = request.sampling.grammar
         is_conversation = isinstance(request.prompt, ChatPrompt)
         constrain = self.extensions.constrain
@@ -541,7 +512,6 @@ class Preparer:
         return self._compiled(own)
 
     def _check_tools(self, request: GenerationRequest, problem: str) -> None:
-        """Raises: InvalidParameter with the name of the first tool whose schema does not compile by itself."""
         assert isinstance(request.prompt, ChatPrompt)
         for function in (tool["function"] for tool in request.prompt.tools):
             if request.called_tool in ("", function["name"]):
@@ -552,7 +522,7 @@ class Preparer:
                     raise InvalidParameter(f"{problem}: {error.message}", param="tools") from error
 
     def _compiled(self, grammar: Grammar | None) -> Grammar | None:
-        """The grammar, once it is known to compile. Raises: InvalidRequest. The engine reports what cannot be known here."""
+        """Raises: InvalidRequest. The engine reports what cannot be known here."""
         if grammar is not None and self._can_follow(grammar):
             assert self.extensions.compile_grammar is not None
             self.extensions.compile_grammar(grammar)
@@ -573,7 +543,6 @@ def check_num_chars(count: int) -> None:
 
 
 def _check_truncation(request: GenerationRequest) -> None:
-    """Raises: InvalidRequest unless the prompt can be cut as asked."""
     keep = request.truncate_prompt_tokens
     if keep is None:
         return

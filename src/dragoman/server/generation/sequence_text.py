@@ -1,8 +1,6 @@
-"""Turns what an engine adds to one sequence into events with text.
+"""Turns what an engine adds to one sequence into events with text, up to a stop string. Runs on the event loop.
 
-Does: detokenise, end at stop strings, hold back what may become one, log-probabilities per token. Where a parser takes the
-text apart, stop strings count in its content: that is searched and held back, and the tokens come as they are.
-Does not: talk to engines or count sequences (`service` does). One instance per returned sequence, on the event loop.
+Where a parser takes the text apart, stop strings count in its content: only that is held back, not the tokens.
 """
 
 from __future__ import annotations
@@ -35,15 +33,13 @@ _TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
 
 
 class ParsedText(NamedTuple):
-    """The parts of a piece of text: answer, reasoning, parts of tool calls."""
-
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 class TextParser(Protocol):
-    """Splits one sequence's text as it comes; it may keep some of it back until more is known, but not after the last."""
+    """Splits one sequence's text as it comes. It may keep some text until more is known, but not after the last."""
 
     def push(self, text: str, *, is_last: bool) -> ParsedText: ...
 
@@ -53,16 +49,12 @@ ParserFactory = Callable[[GenerationRequest, str], TextParser | None]
 
 
 def parser_of(make: ParserFactory | None, request: GenerationRequest, prompt_text: str) -> TextParser | None:
-    """A parser for one of the request's sequences, None if all of its text is content."""
     is_parsed = request.parse_tool_calls or request.parse_reasoning
     return make(request, prompt_text) if make is not None and is_parsed else None
 
 
 class _StoppedContent:
-    """A parser's output with the content ended at a stop string; reasoning and calls may hold any of them.
-
-    `took_in` is called with every token's text; `released` returns the text that may be shown since the last time.
-    """
+    """A parser's output with the content ended at a stop string; reasoning and calls may hold any of them."""
 
     __slots__ = ("_contents", "_includes_stop", "_parser", "_reasonings", "_scanner", "_tool_calls")
 
@@ -75,7 +67,6 @@ class _StoppedContent:
         self._tool_calls: list[ToolCallDelta] = []
 
     def took_in(self, text: str, reason: FinishReason | None, *, counts: bool) -> StopMatch | None:
-        """The stop string that this text completes in the content, None if there is none or it does not count."""
         match = self._search(self._parser.push(text, is_last=False), counts=counts)
         if match is not None or reason is None:
             return match
@@ -88,7 +79,6 @@ class _StoppedContent:
         return match
 
     def released(self) -> ParsedText:
-        """The output since the last time."""
         parsed = ParsedText("".join(self._contents), "".join(self._reasonings), tuple(self._tool_calls))
         self._contents, self._reasonings, self._tool_calls = [], [], []
         return parsed
@@ -117,7 +107,7 @@ class _StoppedContent:
 
 
 class _LineEnd:
-    """Finds where a text ends by its lines, see `LineLimits`. `pushed` is called with every token's text."""
+    """Finds where a text ends by its lines, see `LineLimits`."""
 
     __slots__ = ("_begin_s", "_indent", "_is_before_text", "_limits")
 
@@ -128,7 +118,7 @@ class _LineEnd:
         self._indent = 0
 
     def pushed(self, text: str) -> int | None:
-        """The number of characters of this token's text that still belong to the answer, None = it does not end here."""
+        """The number of this text's characters that still belong to the answer, None = it does not end here."""
         self._begin_s = perf_counter() if self._begin_s is None else self._begin_s
         for position, character in enumerate(text if self._limits.min_indent else ""):
             if self._is_before_text and character in " \t":
@@ -145,9 +135,8 @@ class _LineEnd:
 
 
 class SequenceText:
-    """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
+    """One sequence on its way to the client. `shown_ids`: special tokens that the parser has to see.
 
-    `shown_ids`: special tokens that the parser has to see. `record`: notes every event and token.
     Every token is in exactly one event, in order, and an event's text is the text of its tokens.
     """
 
@@ -230,7 +219,6 @@ class SequenceText:
         self._record.num_accepted_tokens += output.num_accepted_tokens
 
     def _last_text(self, token_id: int, reason: FinishReason) -> str:
-        """The text that the last token adds, with an incomplete character resolved."""
         is_hidden = reason in _TOKEN_ENDS and not self._includes_stop
         is_hidden = is_hidden or (self._skips_special and reason is FinishReason.EOS)
         return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
@@ -247,11 +235,9 @@ class SequenceText:
         return TokenOutput(token_id, text, token_text, own, logprob, top, is_special or reason is FinishReason.EOS)
 
     def _counts_stops(self) -> bool:
-        """True if a stop string that is complete by now ends the sequence."""
         return self._record.num_tokens >= self._min_tokens
 
     def _scan(self, token: TokenOutput, scanner: StopScanner, released: list[TokenOutput]) -> StopMatch | None:
-        """Take in a token and release text that cannot belong to a stop string; on a match, all text up to the cut."""
         match = _searched(scanner, token.text, counts=self._counts_stops())
         self._held.append(token)
         if match is not None:
@@ -264,7 +250,7 @@ class SequenceText:
         return None
 
     def _release(self, num_open: int, released: list[TokenOutput]) -> None:
-        """Let go of the tokens before the last `num_open` characters; tokens are not split, so a bit more may stay."""
+        """Release tokens before the last `num_open` characters. Tokens are not split, so a bit more may stay."""
         held = self._held
         while held and self._held_size - len(held[0].text) >= num_open:
             self._held_size -= len(held[0].text)
@@ -333,7 +319,6 @@ def _stop_token(output: EngineOutput) -> int | None:
 
 
 def top_tokens(pieces: TokenPieces, top: list[Logprob] | tuple[Logprob, ...]) -> tuple[TopToken, ...]:
-    """Alternatives with their texts, in the same order."""
     return tuple(
         TopToken(one.token_id, pieces[one.token_id].text, one.logprob, pieces[one.token_id].bytes) for one in top
     )
@@ -342,7 +327,7 @@ def top_tokens(pieces: TokenPieces, top: list[Logprob] | tuple[Logprob, ...]) ->
 def prompt_info(
     text: str, prompt_ids: tuple[int, ...], first: EngineOutput, pieces: TokenPieces, seed: int
 ) -> PromptInfo:
-    """Facts about a prompt from the request's first output; with tokens if log-probabilities were asked for."""
+    """Has tokens if log-probabilities were asked for."""
     tokens: list[TokenOutput] = []
     if first.prompt_logprobs is not None:
         detokenizer = IncrementalDetokenizer(

@@ -1,9 +1,7 @@
 """The one path from a request in neutral words to its events, for every dialect and every engine.
 
-Does: have its pictures loaded, prepare the request, run it, turn engine outputs into text events, end it at stop strings,
-time limits, aborts. Does not: know wire formats, fetch, admit requests (the responder does), or generate. Runs on the event
-loop; long prompts are prepared on `pool`. Closing a stream, at any moment and for any reason, aborts the request in the
-engine, and the loading of its pictures.
+Runs on the event loop; long prompts are prepared on `pool`. Does not know wire formats, fetch, or admit requests.
+Closing a stream, at any moment, aborts the request in the engine, and the loading of its pictures.
 """
 
 from __future__ import annotations
@@ -97,12 +95,10 @@ class Service:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         return self._pieces.tokenizer
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, None if it has none."""
         return self._preparer.chat_template
 
     @property
@@ -112,7 +108,6 @@ class Service:
 
     @property
     def request_timeout_s(self) -> float | None:
-        """The operator's bound on a request, None = there is none."""
         return self._limits.request_timeout_s
 
     @property
@@ -121,10 +116,10 @@ class Service:
         return self._limits.head_after_s + (self._limits.queue_timeout_s or 0.0)
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
-        """Hand the request's events to `take` as they come, until each of its `n` sequences has finished.
+        """Hand the events to `take` until each of the `n` sequences has finished. Cancelling this aborts the request.
 
-        The first one carries the prompt's facts. Raises: InvalidRequest, CapacityError, RequestTimeout, Overloaded, and what
-        the engine raises. Cancelling this, at any moment, aborts the request.
+        The first event has the prompt's facts. Raises: InvalidRequest, CapacityError, RequestTimeout, Overloaded, and
+        what the engine raises.
         """
         call = current_call()
         deadline = self._deadline(call)
@@ -152,12 +147,12 @@ class Service:
         return engine.progress(request_id) if isinstance(engine, TellingProgress) else None
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """The request as prepared for the engine. Raises: InvalidRequest, CapacityError, RequestTimeout."""
+        """Raises: InvalidRequest, CapacityError, RequestTimeout."""
         call, record = current_call(), RequestRecord(request.request_id)
         return await self._prepare(self._with_adapter(request), self._deadline(call), record, call)
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        """The whole result: a fold over the events. Raises: as `run`."""
+        """Raises: as `run`."""
         fold = ResultFold(request)
         await self.run(request, fold.push)
         return fold.result()
@@ -173,7 +168,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, self._preparer.tokenize, prompt)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included. Raises: InvalidRequest for ids outside the vocabulary."""
+        """Shows special tokens. Raises: InvalidRequest for ids outside the vocabulary."""
         if len(token_ids) <= self._limits.max_inline_chars:
             return self._detokenize(token_ids)
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._detokenize, token_ids)
@@ -183,7 +178,7 @@ class Service:
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _with_adapter(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with its adapter, which the model's name may stand for. Raises: InvalidPayload."""
+        """The model's name may stand for an adapter. Raises: InvalidPayload."""
         names = self._engine.capabilities.adapters
         if request.adapter and request.adapter not in names:
             raise InvalidPayload(
@@ -194,13 +189,11 @@ class Service:
         return msgspec.structs.replace(request, adapter=request.model) if is_named else request
 
     def _may_hold_pictures(self, prompt: Prompt) -> TypeGuard[ChatPrompt]:
-        """True for a conversation with a model that takes pictures."""
         return (
             self._extensions.pictures is not None and self.chat_template is not None and isinstance(prompt, ChatPrompt)
         )
 
     async def _with_pictures(self, prompt: ChatPrompt, deadline: _Deadline | None) -> ChatPrompt:
-        """The conversation with its pictures loaded. Raises: InvalidRequest, RequestTimeout, what loading them raises."""
         assert self._extensions.pictures is not None
         work = self._extensions.pictures.brought(prompt)
         return await (work if deadline is None else deadline.run(work))
@@ -229,7 +222,6 @@ class Service:
         return self._template_pool if self._preparer.has_process(request.prompt) else self._pool
 
     def _turn(self, deadline: _Deadline | None, call: CallRecord | None) -> Turn:
-        """The caller of the request, its trace, and the times by which it must begin and end."""
         limit_s = self._limits.queue_timeout_s
         return Turn(
             "" if call is None else call.caller,
@@ -249,8 +241,6 @@ class Service:
 
 
 class _Answer:
-    """Turns the outputs of one running request into events. `is_finished`: each of its sequences has had its last one."""
-
     __slots__ = (
         "_hides_cached",
         "_num_unfinished",
@@ -295,7 +285,7 @@ class _Answer:
         return self._num_unfinished == 0
 
     def push(self, output: EngineOutput) -> bool:
-        """Pass on the event of this output, if there is one; True while the request needs more outputs."""
+        """Returns True while the request needs more outputs."""
         sequence = self._sequences[output.index]
         if self._hides_cached:
             output.num_cached_tokens = 0
@@ -332,11 +322,7 @@ class _Answer:
 
 
 class _Deadline:
-    """A point in time, from now, after which a request is given up.
-
-    The engine knows it too and ends the request; this one also covers preparing, and an engine that hangs. `when` is in the
-    event loop's time. `field`: the header that asks for it, "" = none.
-    """
+    """Covers preparing too, and an engine that hangs. `when`: in the event loop's time. `field`: the header that asks."""
 
     def __init__(self, limit_s: float, words: str, field: str = "") -> None:
         self._words = words
@@ -349,7 +335,7 @@ class _Deadline:
         return time.time() + self.when - asyncio.get_running_loop().time()
 
     async def run(self, work: Awaitable[T]) -> T:
-        """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout, DeadlineTooShort."""
+        """Cancels `work` when the time is over. Raises: RequestTimeout, DeadlineTooShort."""
         timeout = asyncio.timeout_at(self.when)
         try:
             async with timeout:
@@ -364,11 +350,9 @@ class _Deadline:
             raise self._error() from error
 
     def _error(self) -> RequestTimeout:
-        """The error when the time is over."""
         return RequestTimeout(f"the request took longer than {self._words}")
 
     def _refusal(self, error: DeadlineTooShort) -> DeadlineTooShort:
-        """The error if the time cannot suffice."""
         named = f" ({self._field})" if self._field else ""
         message = (
             f"the request cannot be answered within {self._words}{named}: its first token is at least "

@@ -1,7 +1,4 @@
-"""The bounds of one request's reasoning, the tokens that end it, and the budget in the chat template's arguments.
-
-`output_parsers` knows the families of models, and engines end the reasoning. Called by the preparer, on any thread.
-"""
+"""The bounds of one request's reasoning, and the tokens that end it. Called by the preparer, on any thread."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class ThinkingBounds:
-    """Bounds for conversations that set none. `budget`, `repetition` None = there is no such bound.
-
-    `last_words`: the text where reasoning is cut off, None = the one that the model was trained with.
-    """
+    """For conversations that set none. `last_words`: the text where reasoning is cut off, None = the model's own."""
 
     budget: int | None = None
     repetition: RepetitionDetection | None = None
@@ -43,8 +37,6 @@ NO_BOUNDS = ThinkingBounds()
 
 
 class ThinkingPlan:
-    """Bounds the reasoning of one model's requests. Any thread."""
-
     def __init__(self, find: FindThought, bounds: ThinkingBounds, tokenizer: Tokenizer) -> None:
         self._find = find
         self._bounds = bounds
@@ -52,10 +44,7 @@ class ThinkingPlan:
         self._ids: dict[str, tuple[int, ...]] = {}  # of the few texts that end reasoning
 
     def budget_of(self, request: GenerationRequest, defaults: Mapping[str, Any]) -> int | None:
-        """The tokens that the request's reasoning may have, None = any number. Raises: InvalidParameter.
-
-        `defaults`: the template's arguments of every conversation.
-        """
+        """In tokens, None = any number. `defaults`: the template's arguments of every chat. Raises: InvalidParameter."""
         budget = request.sampling.thinking_token_budget
         if isinstance(request.prompt, ChatPrompt):
             told = told_budget(request.prompt.template_kwargs)

@@ -15,8 +15,6 @@ from dragoman.types import Prompt
 
 @runtime_checkable
 class TokenizingService(Protocol):
-    """A service that has a tokenizer."""
-
     @property
     def tokenizer(self) -> Tokenizer: ...
 
@@ -32,7 +30,7 @@ class TokenizingService(Protocol):
 
 
 def tokenizing_service(model: ServedModel) -> TokenizingService:
-    """The model's service. Raises: UnsupportedFeature if it has no tokenizer."""
+    """Raises: UnsupportedFeature if the model has no tokenizer."""
     if isinstance(model.service, TokenizingService):
         return model.service
     raise UnsupportedFeature(

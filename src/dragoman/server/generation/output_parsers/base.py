@@ -1,7 +1,4 @@
-"""Markers in the text of a model, and the search for them in growing text. Knows no format.
-
-Used by every module of this package, on the event loop; the values are immutable.
-"""
+"""Markers in the text of a model, and the search for them in growing text. Knows no format. Values are immutable."""
 
 from __future__ import annotations
 
@@ -29,17 +26,14 @@ class Marker:
         return re.escape(self.text).replace("/", r"\/")
 
     def up_to(self, name: str, before: str = "") -> str:
-        """A Lark rule `name` for any text that ends with the first such marker; `before` (a regex) begins it.
-
-        A control token cannot be part of a text, so that there any text may stand before it.
-        """
+        """A Lark rule `name` for any text that ends with the first such marker; `before` (a regex) begins it."""
         if self.token_id is None:
             return f"{name}[lazy]: /{before}(?s:.*){self.regex}/"
-        return f"{name}: /{before}(?s:.*)/ {self.lark}"
+        return f"{name}: /{before}(?s:.*)/ {self.lark}"  # no text can hold a control token
 
 
 class Split(NamedTuple):
-    """Text before a marker, and after it; `after` None = there is no marker yet, and `rest` may be its beginning."""
+    """`after` None = there is no marker yet, and `rest` may be its beginning."""
 
     before: str
     after: str | None

@@ -1,8 +1,6 @@
-"""Builds the grammar of an answer that may or must call tools, in the model's own format.
+"""Builds the grammar of an answer that may or must call tools, in the model's own format. Runs on any thread.
 
-Does: put together reasoning, free text, the client's own constraint and calls whose arguments follow the tools' schemas.
-Does not: compile; the engine's compiler does. Called by `output_format` while a request is prepared, on any thread.
-The grammars are Lark as llguidance reads it: `%json` is a JSON schema, `<[7]>` a control token, `[lazy]` the shortest match.
+Lark as llguidance reads it: `%json` is a JSON schema, `<[7]>` a control token, `[lazy]` the shortest match.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ def wish_of(request: GenerationRequest) -> Wish | None:
 
 
 def schemas_of(request: GenerationRequest) -> Schemas:
-    """The schemas of the tools' arguments, by the tools' names."""
     tools = request.prompt.tools if isinstance(request.prompt, ChatPrompt) else ()
     functions = [tool["function"] for tool in tools]
     given = {function["name"]: function.get("parameters") for function in functions}
@@ -65,7 +62,6 @@ class CallGrammar:
     marks: Marks = field(default_factory=Marks)
 
     def forced(self, wish: Wish, opening: Opening) -> Grammar:
-        """The grammar of an answer of calls alone, perhaps with reasoning before them."""
         preamble = self._preamble(opening)
         lark = f"start: {preamble.lark}{self._calls(wish)}\n{preamble.rules}{self._call_rules(wish.tools)}"
         return Grammar("lark", lark, covers_tool_calls=True, param="tools")
@@ -95,10 +91,7 @@ class CallGrammar:
         return Grammar("lark", start + rules, covers_tool_calls=True, param="tools")
 
     def _early_call(self, opens: Marker, opening: Opening) -> str:
-        """The rule `early`: an answer that ends with a call within its reasoning; "" where the marks do not tell that.
-
-        Marks that are control tokens cannot be written within the reasoning, so that such a call comes after it.
-        """
+        """The rule of a call within the reasoning, which ends the answer. Control tokens cannot be written there."""
         closes = self.tool_format.syntax.closes
         if self.reasoning is None or opening == "closed" or not closes:
             return ""
@@ -119,7 +112,6 @@ class CallGrammar:
         return Preamble("", "") if self.reasoning is None else self.reasoning.preamble(opening)
 
     def _calls(self, wish: Wish) -> str:
-        """One call or, in parallel, any number of them, with the markers."""
         head = "" if self.opens is None else f"{self.opens.lark} "
         block = head + self.tool_format.block(self.marks, wish.is_parallel)
         separator = self.tool_format.between_blocks
@@ -132,7 +124,6 @@ class CallGrammar:
 
 
 def call_rules(tools: Sequence[Tool], write: WriteCall, marks: Marks) -> str:
-    """The rule `call`: one of the tools with arguments of its schema."""
     names = " | ".join(f"call_{i}" for i in range(len(tools)))
     written = [write(f"call_{i}", tool["function"], marks) for i, tool in enumerate(tools)]
     return f"call: {names}\n" + "".join(f"call_{i}: {rule.lark}\n{rule.rules}" for i, rule in enumerate(written))

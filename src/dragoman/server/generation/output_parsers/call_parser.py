@@ -1,9 +1,7 @@
-"""Finds tool calls in a model's text as it comes, and leaves the rest as content.
+"""Finds tool calls in a model's text as it comes, and leaves the rest as content. Runs on the event loop.
 
-Does: run one state machine for the text around and between calls, by a `CallSyntax`.
-Does not: read calls (its readers do) or know formats by name. One parser per sequence, on the event loop.
-Invariant: every character is content or part of a call, however the text is cut. Only white space around calls may go, or
-come between two texts.
+Every character is content or part of a call, however the text is cut. Only white space around calls may go, or come
+between two texts.
 """
 
 from __future__ import annotations
@@ -23,12 +21,10 @@ from dragoman.types import ToolCallDelta
 class CallSyntax:
     """The text around calls.
 
-    `opens`: the marks before calls, any of which will do. `starts`: the beginnings of calls, each with its reader; "" = any
-    other beginning. `call_closes`: marks after each call. `closes`: marks after the last call of those that one mark opened.
-    `is_list`: the calls may be an array. `separators`: characters that may stand between calls; `repeats`: they may be
-    missing. `is_bare`: an answer that begins as a call may be one even without a mark, if it names a known tool.
-    `unopened`: beginnings of calls that may be calls of known tools anywhere, without the mark before them. `unseen`: a
-    mark that ends messages and begins one of `opens`; elsewhere it is left out of the content.
+    `starts`: beginnings of calls, "" = any other beginning. `call_closes`: marks after each call; `closes`: after the last
+    call that one mark opened. `is_list`: the calls may be an array. `repeats`: `separators` may be missing. `is_bare`: an
+    answer may begin with a call of a known tool without a mark. `unopened`: beginnings of such calls anywhere.
+    `unseen`: a mark that ends messages and begins one of `opens`; elsewhere it is left out of the content.
     """
 
     opens: tuple[str, ...] = ()
@@ -53,12 +49,10 @@ class _State(Enum):
 
 
 class CallParser:
-    """One sequence's tool calls.
+    """`guaranteed`: the mark after which a grammar guarantees calls, so that incomplete arguments are passed on.
 
-    `guaranteed`: the mark after which a grammar guarantees calls, so that their arguments are passed on before
-    they are complete; "" = at the beginning of the answer, None = there is no such grammar. `only_known`: calls of a tool
-    that is not in `schemas` are content, even behind a mark. `num_calls`: found so far, which may be set before the first
-    text. `since_call`: the content of the last piece that came after the first call.
+    It is "" for the beginning of the answer, None without a grammar. `only_known`: calls of tools outside `schemas` are
+    content. `num_calls` may be set before the first text. `since_call`: the last piece's content after the first call.
     """
 
     def __init__(
@@ -92,7 +86,6 @@ class CallParser:
         self._has_content = False
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
-        """The output that this piece of text adds; nothing is held back after the last."""
         self._buffer += text
         steps = {
             _State.START: self._begin,
@@ -224,7 +217,6 @@ class CallParser:
         self._opened, self._buffer, self._mark, self._state = opened, rest, mark, _State.OPENED
 
     def _give_up(self, rest: str) -> None:
-        """Take a false call's opening as content, and read the rest again."""
         if not self._opened:
             self._opened = _beginning(rest, self._syntax.unopened)
             rest = rest[len(self._opened) :]
@@ -264,5 +256,4 @@ def _beginning(text: str, marks: Sequence[str]) -> str:
 
 
 def _may_become(text: str, marks: Sequence[str]) -> bool:
-    """True if the text is the beginning of a mark, but not a whole one."""
     return any(mark.startswith(text) and mark != text for mark in marks)

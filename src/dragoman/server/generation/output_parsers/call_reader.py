@@ -1,7 +1,4 @@
-"""The protocol of readers of one tool call, in any notation. `call_parser` makes one per call, on the event loop.
-
-A call that no grammar guarantees is passed on when it is complete: until then it may turn out to be content.
-"""
+"""Readers of one tool call each, on the event loop. A call that no grammar guarantees is passed on once complete."""
 
 from __future__ import annotations
 
@@ -18,19 +15,13 @@ MAX_HEADER_CHARS = 300  # before a call's arguments; names have 64
 
 
 class Progress(Enum):
-    """The state of reading a call."""
-
     OPEN = 1
     DONE = 2
     NOT_A_CALL = 3
 
 
 class CallStart(NamedTuple):
-    """Facts for a reader. `number`: of the call within its answer, from 0. `call_id`: used unless the model writes one.
-
-    `streams`: a grammar guarantees the call, so its parts are passed on at once. `schemas`: of the known tools.
-    `needs_known_name`: a call of any other tool is content.
-    """
+    """`number`: from 0, in the answer. `call_id`: unless the model writes one. `streams`: a grammar guarantees the call."""
 
     number: int
     call_id: str
@@ -39,7 +30,6 @@ class CallStart(NamedTuple):
     needs_known_name: bool
 
     def allows(self, name: str) -> bool:
-        """True if a call of that name counts as a call."""
         return bool(name) and (not self.needs_known_name or name in self.schemas)
 
 
@@ -65,11 +55,7 @@ MakeReader = Callable[[CallStart], CallReader]
 
 
 class PiecewiseReader:
-    """Base of the readers that take calls apart step by step: each step consumes some of the text that waits.
-
-    A subclass has `_step`, which consumes `_waiting` as far as it can and returns True to go on. It writes arguments with
-    `_write`, sets the name with `_set_name`, and sets `progress`.
-    """
+    """Base of readers: a subclass has `_step`, which consumes `_waiting` as far as it can and returns True to go on."""
 
     def __init__(self, start: CallStart) -> None:
         self.progress = Progress.OPEN
@@ -83,11 +69,9 @@ class PiecewiseReader:
 
     @property
     def raw(self) -> str:
-        """The text as far as it was read."""
         return "".join(self._taken) + self._waiting
 
     def feed(self, text: str) -> str:
-        """Take in text. Returns the part after the call."""
         self._waiting += text
         while self.progress is Progress.OPEN and self._step():
             pass
@@ -97,7 +81,6 @@ class PiecewiseReader:
         return rest
 
     def deltas(self) -> tuple[ToolCallDelta, ...]:
-        """The parts of a guaranteed call as they come, of any other the whole at its end."""
         is_ready = self._start.streams and self._name and self.progress is not Progress.NOT_A_CALL
         if not is_ready and self.progress is not Progress.DONE:
             return ()
@@ -126,7 +109,7 @@ class PiecewiseReader:
         return False
 
     def _set_name(self, name: str) -> bool:
-        """Set the name. True if a call of that name counts as a call; else it is given up."""
+        """True if a call of that name counts as a call; else it is given up."""
         if not self._start.allows(name):
             return self._fail()
         self._name = name

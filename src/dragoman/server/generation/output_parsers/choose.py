@@ -1,7 +1,4 @@
-"""Chooses the format of a model's output: by its chat template, or by the operator's option.
-
-Called by the composition root, once per model.
-"""
+"""Chooses the format of a model's output: by its chat template, or by the operator's option. Once per model."""
 
 from __future__ import annotations
 
@@ -153,8 +150,6 @@ _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class NamedTokens(Protocol):
-    """The part of a tokenizer that finds tokens by their text."""
-
     def token_to_id(self, token: str) -> int | None: ...
 
     def is_special(self, token_id: int) -> bool:
@@ -169,10 +164,7 @@ def choose_output_format(
     reasoning: str = AUTO,
     is_control: Callable[[int], bool] | None = None,
 ) -> OutputFormat | harmony.HarmonyOutput:
-    """The format of the output of a model with this template. Raises: KeyError for an unknown name.
-
-    `is_control`: True for tokens that text in a grammar cannot match, where these are not just the control tokens.
-    """
+    """Raises: KeyError for an unknown name. `is_control`: tokens that no text matches, None = the control tokens."""
     source = "" if template is None else "\n".join(template.sources.values())
 
     def mark(text: str) -> Marker:
@@ -198,11 +190,7 @@ def choose_output_format(
 
 
 def recognise_tools(template: str, tokens: NamedTokens) -> ToolFormat | None:
-    """The format that a chat template teaches, or that the vocabulary has a mark for; None if there is no template.
-
-    Plain JSON if the template has tools in some other form; Hermes' if it has none, as the messages then teach it
-    (`tokenizer.told_tools`).
-    """
+    """Plain JSON if the template has tools in some other form; Hermes' if it has none (`tokenizer.told_tools`)."""
     if not template:
         return None
     if "tools" not in template:
@@ -212,7 +200,6 @@ def recognise_tools(template: str, tokens: NamedTokens) -> ToolFormat | None:
 
 
 def recognise_reasoning(template: str) -> ReasoningFormat | None:
-    """The reasoning marks that a chat template knows, None if it knows none."""
     return next((REASONING_FORMATS[name] for name, signs in _REASONING_SIGNS if _has(template, signs)), None)
 
 
@@ -233,7 +220,7 @@ def _is_harmony(source: str, tools: str, reasoning: str) -> bool:
 
 
 def _named_tools(name: str, source: str) -> ToolFormat | None:
-    """The format that the operator names; Mistral's and GigaChat's have two notations, and the template shows which."""
+    """Mistral's and GigaChat's formats have two notations, and the template shows which."""
     if name == MISTRAL.name and "[ARGS]" in source:
         return MISTRAL_ARGS
     if name == GIGACHAT3.name and "<|function_call|>" in source:
@@ -242,7 +229,7 @@ def _named_tools(name: str, source: str) -> ToolFormat | None:
 
 
 def _named_reasoning(name: str, source: str) -> ReasoningFormat | None:
-    """The format that the operator names; Granite's has two notations as well."""
+    """Granite's format has two notations as well."""
     if name == "granite" and "</think>" in source:
         return REASONING_FORMATS["ernie45"]
     return None if name == NONE else REASONING_FORMATS[name]
@@ -257,7 +244,6 @@ def _opening(tool_format: ToolFormat, marks: Marks, source: str) -> Marker:
 
 
 def _opens_reasoning(template: ChatTemplate, begin: str) -> bool:
-    """True if a prompt can end with the mark that begins the reasoning."""
     for kwargs in ({}, {"enable_thinking": True}, {"thinking": True}, {"thinking_mode": "enabled"}):
         prompt = ChatPrompt(({"role": "user", "content": "?"},), template_kwargs=kwargs)
         try:

@@ -1,8 +1,6 @@
-"""The whole answer of gpt-oss: messages on channels, each with a header; reasoning, text and calls are told by it.
+"""The whole answer of gpt-oss: messages on channels, each with a header. Parsers run on the event loop.
 
-Does: take such an answer apart as it comes, and say in a grammar what it may be. Does not: know other formats.
-One `HarmonyOutput` per model, in the place of an `OutputFormat`; its parsers run on the event loop.
-Source: OpenAI's description of the harmony response format, and the chat template of openai/gpt-oss-20b.
+Sources: OpenAI's description of the harmony response format, and the chat template of openai/gpt-oss-20b.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _PEOPLE = ("user", "assistant", "all")  # recipients of messages that call nothi
 
 @dataclass(frozen=True, slots=True)
 class HarmonyOutput:
-    """Constrains and reads the answers of one model. `reads_calls`, `reads_reasoning`: the parts that it separates."""
+    """Replaces an `OutputFormat`."""
 
     marks: Marks
     reads_calls: bool = True
@@ -49,12 +47,10 @@ class HarmonyOutput:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
-        """The names of the formats of calls and of reasoning, as in the options."""
         return (NAME if self.reads_calls else None, NAME if self.reads_reasoning else None)
 
     @property
     def marker_ids(self) -> frozenset[int]:
-        """The control tokens among the marks, whose text the parsers have to see."""
         ids = (self.marks[text].token_id for text in MARKS)
         return frozenset(token_id for token_id in ids if token_id is not None)
 
@@ -65,7 +61,7 @@ class HarmonyOutput:
         return frozenset(token_id for token_id in ids if token_id is not None)
 
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
-        """The grammar that the answer has to follow: the client's, in its message, or a call; None = free text."""
+        """The client's grammar, in its message, or a call; None = free text."""
         own = request.sampling.grammar
         if not isinstance(request.prompt, ChatPrompt) or MESSAGE in _open_message(prompt_text):
             return own
@@ -101,7 +97,7 @@ class HarmonyOutput:
         return None
 
     def thought_marks(self, request: GenerationRequest, prompt_text: str) -> ThoughtMarks | None:
-        """The marks of the answer's reasoning, None if it has none. After it the model may still choose a tool."""
+        """After the reasoning the model may still choose a tool."""
         opened = _open_message(prompt_text)
         is_open = opened.startswith(f"{START}assistant{_ANALYSIS}")
         if not self.reads_reasoning or (MESSAGE in opened and not is_open):
@@ -154,7 +150,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The parts to separate. `new_id` None = not calls; `streams`: a grammar guarantees them. `schemas`: of tools."""
+    """The parts to separate. `new_id` None = not calls; `streams`: a grammar guarantees them."""
 
     new_id: Callable[[], str] | None
     streams: bool
@@ -163,7 +159,7 @@ class _Reading:
 
 
 class _HarmonyParser:
-    """One sequence. Messages of one kind are joined by line breaks; a header that is cut off is dropped."""
+    """Messages of one kind are joined by line breaks; a header that is cut off is dropped."""
 
     def __init__(self, reading: _Reading, opened: str) -> None:
         self._reading = reading

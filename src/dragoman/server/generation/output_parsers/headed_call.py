@@ -1,7 +1,4 @@
-"""Reads one tool call whose name stands before a JSON object with its arguments, in one of several notations.
-
-Made by `call_parser`, one reader per call, on the event loop.
-"""
+"""Reads one tool call whose name stands before a JSON object with its arguments. Runs on the event loop."""
 
 from __future__ import annotations
 
@@ -74,5 +71,4 @@ class HeadedCallReader(PiecewiseReader):
 
 
 def headed_calls(*headers: str) -> MakeReader:
-    """Readers of calls whose header matches one of these regular expressions."""
     return partial(HeadedCallReader, headers=[re.compile(header) for header in headers])

@@ -1,7 +1,4 @@
-"""The formats whose calls are a name and then a JSON object: Mistral's newer models, Kimi-K2, DeepSeek, Functionary.
-
-Sources: the chat templates that come with the models named at each format.
-"""
+"""Formats of calls with a name before a JSON object. Sources: the chat templates of the models named at each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads one tool call, written as a JSON object, from text that comes in pieces.
-
-Made by `call_parser`, one reader per call, on the event loop.
-"""
+"""Reads one tool call, written as a JSON object, from text that comes in pieces. Runs on the event loop."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ class ObjectScanner:
 
 
 class JsonCallReader:
-    """One call; implements `CallReader`. `name_key`: the object's key for the tool's name."""
+    """`name_key`: the object's key for the tool's name."""
 
     def __init__(self, start: CallStart, name_key: str = "name") -> None:
         self.progress = Progress.OPEN
@@ -77,7 +74,6 @@ class JsonCallReader:
         return self._chunks[0] if self._chunks else ""
 
     def feed(self, text: str) -> str:
-        """Take in text up to the object's end, or to a character that cannot be part of one. Returns the rest."""
         size = len(text)
         for position, character in enumerate(text):
             if self._scanner.step(character):
@@ -118,7 +114,6 @@ class JsonCallReader:
             self._pieces.append(text[max(0, begin - offset) : end - offset])
 
     def _could_be_call(self) -> bool:
-        """True if the text so far can begin a call; for a complete object, if it is a call."""
         if self.progress is Progress.NOT_A_CALL:
             return False
         if not self._is_plausible:
@@ -130,7 +125,7 @@ class JsonCallReader:
         return self._is_plausible and (self.progress is Progress.OPEN or self._parsed() is not None)
 
     def _parsed(self) -> tuple[str, Any] | None:
-        """Name and arguments of a complete object, None if it is not a call. Line breaks inside strings are accepted."""
+        """None if the object is not a call. Line breaks inside strings are accepted."""
         try:
             found = json.loads(self.raw, strict=False, parse_constant=_refuse)
         except (ValueError, RecursionError):
@@ -143,7 +138,7 @@ class JsonCallReader:
         return (name, given) if is_object else None
 
     def _whole(self) -> tuple[str, str]:
-        """Name and arguments of a complete call; the arguments as they were written, where that is valid JSON."""
+        """The arguments come as they were written, where that is valid JSON."""
         parsed = self._parsed()
         assert parsed is not None  # `feed` made sure
         name, given = parsed
@@ -172,7 +167,6 @@ class JsonCallReader:
 
 
 def json_calls(name_key: str = "name") -> MakeReader:
-    """Readers of objects that have the tool's name under this key."""
     return partial(JsonCallReader, name_key=name_key)
 
 
@@ -196,5 +190,5 @@ def json_value(text: str) -> Any:
 
 
 def _refuse(constant: str) -> Any:
-    """NaN and Infinity are Python's, not JSON's. Raises: ValueError."""
+    """NaN and Infinity are Python's, not JSON's."""
     raise ValueError(constant)

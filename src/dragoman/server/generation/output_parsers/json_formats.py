@@ -1,7 +1,4 @@
-"""The formats whose calls are JSON objects: Hermes and Qwen, Mistral's older models, Llama 3, Granite, Phi-4, and more.
-
-Sources: the chat templates that come with the models named at each format.
-"""
+"""Formats of calls that are JSON objects. Sources: the chat templates of the models named at each."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ _ID_LENGTH = 9  # Mistral's templates refuse ids of any other length
 
 
 def mistral_id() -> str:
-    """Nine letters and digits."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
 
 

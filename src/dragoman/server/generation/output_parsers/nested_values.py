@@ -1,9 +1,4 @@
-"""Arguments that a model writes as nested tags, each behind a mark of its own: MiniMax M3's objects and arrays.
-
-Does: read such a value as JSON, typed by its schema, and say in a grammar what one may be. Does not: read calls
-(`tagged_call` does) or write them (`tagged_formats`). Used on the event loop, and on any thread while a request is
-prepared.
-"""
+"""Arguments as nested tags (MiniMax M3): their JSON values, and what a grammar allows. Runs on any thread."""
 
 from __future__ import annotations
 
@@ -76,17 +71,15 @@ def nested_rule(name: str, schema: Any, root: Schema, end: End, marks: Marks, de
 
 
 def opening_of(key: str, marks: Marks) -> str:
-    """The tag before a value, as Lark."""
     return f"{marks.lark(NAMESPACE)} {literal(f'<{key}>')}"
 
 
 def end_of(key: str, marks: Marks) -> End:
-    """The tag after a value."""
     return End(marks[NAMESPACE], after=f"</{key}>")
 
 
 def _entries(text: str) -> list[tuple[str, str]] | None:
-    """Tags and what is in them; None if the text is anything else than tags."""
+    """None if the text is anything else than tags."""
     entries: list[tuple[str, str]] = []
     position = 0
     while match := _OPENING.match(text, position):

@@ -1,8 +1,6 @@
 """The format of one model's output: the constraint of a request's answer, and the parser of its text.
 
-Does: join a tool format and a reasoning format. Does not: choose them (`choose`), compile grammars or generate.
-One per model, made by the composition root; the preparer asks for grammars (on any thread), the service for parsers (on the
-event loop).
+The preparer asks for grammars (on any thread), the service for parsers (on the event loop).
 """
 
 from __future__ import annotations
@@ -28,10 +26,9 @@ from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """The output format of a model. `tool_format`, `reasoning` None = such output is not separated from the answer.
+    """`tool_format`, `reasoning` None = such output is not separated from the answer.
 
-    `marker_ids`: control tokens among the marks, whose text the parsers have to see. `opens`: the mark that a grammar
-    has the model write before calls, None if there is none; `marks`: all of the tool format's.
+    `marker_ids`: control tokens whose text the parsers have to see. `opens`: the mark that a grammar demands before calls.
     """
 
     tool_format: ToolFormat | None = None
@@ -48,10 +45,7 @@ class OutputFormat:
         return tools, None if self.reasoning is None else self.reasoning.name
 
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
-        """The grammar that the answer has to follow: the client's, with room for reasoning and calls; None = free text.
-
-        Raises: InvalidParameter if a tool that must be called is strict about something that the format cannot enforce.
-        """
+        """None = free text. Raises: InvalidParameter if a tool that must be called is too strict for the format."""
         own = request.sampling.grammar
         if not isinstance(request.prompt, ChatPrompt):
             return own
@@ -74,7 +68,7 @@ class OutputFormat:
         return _OutputParser(reasoning, calls, early, is_parallel=request.parallel_tool_calls)
 
     def unsearched(self, request: GenerationRequest, prompt_text: str) -> Unsearched | None:
-        """The marks between which stop strings do not count; None if calls have none, or a stop string may be in a mark."""
+        """Stop strings do not count between these marks; None if calls have none, or a stop string may be in a mark."""
         marks: list[tuple[str, str]] = []
         opening = self._opening(request, prompt_text)
         if self.reasoning is not None and request.parse_reasoning:
@@ -91,7 +85,6 @@ class OutputFormat:
         return Unsearched(tuple(marks), marks[0][1] if opening == "open" else "")
 
     def thought_marks(self, request: GenerationRequest, prompt_text: str) -> ThoughtMarks | None:
-        """The marks of the answer's reasoning, None if it has none."""
         if self.reasoning is None:
             return None
         if not isinstance(request.prompt, ChatPrompt):
@@ -120,7 +113,7 @@ class OutputFormat:
         )
 
     def _early_parser(self, request: GenerationRequest) -> CallParser | None:
-        """A parser of calls within the reasoning; None where calls have no mark, or a grammar puts them after it."""
+        """None where calls have no mark, or a grammar puts them after the reasoning."""
         tool_format, schemas = self.tool_format, schemas_of(request)
         if tool_format is None or not tool_format.marked or request.tool_choice not in FREE_CHOICES or not schemas:
             return None
@@ -146,11 +139,9 @@ def _continued(prompt: ChatPrompt) -> str:
 
 
 class _OutputParser:
-    """A `TextParser`: reasoning first, then calls.
+    """`early` finds calls of known tools within the reasoning. No call follows them unless `is_parallel`.
 
-    `early` finds calls of known tools that a model makes before it has ended its reasoning. Such a call ends it, unless the
-    end mark still comes: the text after the call is kept until then, or until the end. No call follows it
-    unless `is_parallel`.
+    Such a call ends the reasoning, unless the end mark still comes: the text after the call is kept until then.
     """
 
     def __init__(

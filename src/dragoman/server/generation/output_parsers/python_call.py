@@ -1,7 +1,4 @@
-"""Reads one tool call that is written as a call in Python. Literals are parsed; nothing is run.
-
-Made by `call_parser`, one reader per call, on the event loop.
-"""
+"""Reads one tool call that is written as in Python. Literals are parsed; nothing is run. On the event loop."""
 
 from __future__ import annotations
 
@@ -85,7 +82,6 @@ class PythonCallReader(PiecewiseReader):
             self._quote = ""
 
     def _end_argument(self, *, is_last: bool) -> bool:
-        """Write the argument that has ended; False if it is not one."""
         text = "".join(self._piece)
         self._piece.clear()
         if is_last and not text.strip():
@@ -118,7 +114,7 @@ def _value_text(text: str) -> str | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal. Raises: ValueError for anything else, and for values that JSON does not have."""
+    """Raises: ValueError for all but literals, and for values that JSON does not have."""
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None):
             return node.value

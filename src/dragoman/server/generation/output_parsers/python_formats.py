@@ -1,7 +1,4 @@
-"""The formats whose calls are written as in Python: Llama 3.2 and 4, LFM2, OLMo 3.
-
-Sources: the prompts of Meta's models, and the chat templates of the others.
-"""
+"""Formats of calls as in Python. Sources: the prompts of Meta's models, and the chat templates of the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads one tool call whose texts stand between marks of their own and whose keys stand bare: Gemma 4's.
-
-Made by `call_parser`, one reader per call, on the event loop.
-"""
+"""Reads one tool call in Gemma 4's notation: bare keys, and texts between marks. Runs on the event loop."""
 
 from __future__ import annotations
 
@@ -99,7 +96,6 @@ class QuotedCallReader(PiecewiseReader):
             self._depth -= 1
 
     def _end_argument(self, *, is_last: bool) -> bool:
-        """Write the argument that has ended; False if it is not one."""
         text = "".join(self._piece) + "}"
         self._piece.clear()
         try:
@@ -139,7 +135,6 @@ def _value(text: str, position: int, depth: int) -> tuple[str, int]:
 
 
 def _entries(text: str, position: int, depth: int) -> tuple[str, int]:
-    """The JSON text of the object or array at a position, and where it ends. Raises: as `_value`."""
     opening = text[position]
     closing, entries = "}" if opening == "{" else "]", []
     position = _after_space(text, position + 1)

@@ -1,7 +1,4 @@
-"""The format whose calls have bare keys and texts between marks of their own: Gemma 4.
-
-Does: describe it. Does not: parse (`quoted_call` does). Source: the chat templates of the models that are named there.
-"""
+"""Gemma 4's format: bare keys, and texts between marks of their own. Source: the chat templates of its models."""
 
 from __future__ import annotations
 

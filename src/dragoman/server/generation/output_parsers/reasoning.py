@@ -1,7 +1,4 @@
-"""Splits a model's reasoning from its answer, piece by piece. Does not read tool calls.
-
-Made by `output_format`, one splitter per sequence, on the event loop.
-"""
+"""Splits a model's reasoning from its answer, piece by piece. Splitters run on the event loop."""
 
 from __future__ import annotations
 
@@ -25,15 +22,14 @@ class Preamble(NamedTuple):
 
     @property
     def lark(self) -> str:
-        """The beginning of a rule."""
         return f"({self.thought})? " if self.is_optional else f"{self.thought} " if self.thought else ""
 
 
 class ThoughtMarks(NamedTuple):
-    """The marks of one answer's reasoning, and the text with which an engine ends it.
+    """The marks of one answer's reasoning, and the text with which an engine ends it. See `types.Thinking`.
 
-    `begin`, `ends`, `is_open`, `recurs`: see `types.Thinking`. `closing`: the model's end mark, with the space around;
-    `last_words`: written before it, unless the budget is 0; `reclosing`: written where reasoning begins again.
+    `closing`: the model's end mark, with the space around; `last_words`: written before it, unless the budget is 0;
+    `reclosing`: written where reasoning begins again.
     """
 
     begin: str
@@ -47,12 +43,10 @@ class ThoughtMarks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The marks with which a model writes its reasoning.
+    """`is_template_opening`: the chat template writes the first mark. `is_always_open`: there is no first mark.
 
-    `is_template_opening`: the chat template writes the first mark, so the model never does. `is_always_open`: the answer
-    begins with reasoning without a mark, as with templates that only ask the model to think. `answer`: the marks around the
-    answer after it, which the model may write. `around_end`: the space around the mark that ends it. `last_words`: the text
-    from which the model was trained to go on where its reasoning is cut off; "" = none.
+    `answer`: the marks around the answer, which the model may write. `around_end`: the space around the end mark.
+    `last_words`: the text from which the model was trained to go on where its reasoning is cut off; "" = none.
     `label`: a word behind the first mark that is not reasoning.
     """
 
@@ -71,19 +65,18 @@ class ReasoningFormat:
         return (self.begin, self.end, *(self.answer or ()))
 
     def with_marks(self, find: Callable[[str], Marker]) -> ReasoningFormat:
-        """The format with the marks that `find` returns, such as a model's control tokens."""
         answer = None if self.answer is None else (find(self.answer[0].text), find(self.answer[1].text))
         return replace(self, begin=find(self.begin.text), end=find(self.end.text), answer=answer)
 
     def around(self, answer: str) -> str:
-        """A Lark expression for an answer, with its marks where they are control tokens, which no text can hold."""
+        """Lark for an answer, with its marks where they are control tokens, which no text can hold."""
         if self.answer is None or self.answer[0].token_id is None:
             return answer
         begin, end = self.answer
         return f"({answer} | {begin.lark} {answer} {end.lark}?)"
 
     def opening(self, prompt_text: str, continued: str = "") -> Opening:
-        """The beginning of an answer to this prompt; `continued` is the part of it that the prompt has."""
+        """`continued`: the part of the answer that the prompt has."""
         prompt = prompt_text.rstrip()
         if prompt.endswith(self.begin.text) or continued.rfind(self.begin.text) > continued.rfind(self.end.text):
             return "open"
@@ -94,12 +87,12 @@ class ReasoningFormat:
         return "closed" if self.is_template_opening else "maybe"
 
     def opening_of_text(self, prompt_text: str) -> Opening:
-        """The beginning of the text that follows a prompt which is not a conversation."""
+        """For a prompt which is not a conversation."""
         is_open = prompt_text.rfind(self.begin.text) > prompt_text.rfind(self.end.text)
         return "open" if is_open else "maybe"
 
     def thought_marks(self, opening: Opening, calls: tuple[str, ...] = ()) -> ThoughtMarks | None:
-        """The marks by which an engine finds and ends reasoning, None without any. `calls`: marks of calls, also ends."""
+        """None without reasoning. `calls`: marks of calls, which end it as well."""
         if opening == "closed":
             return None
         before, after = self.around_end
@@ -107,7 +100,6 @@ class ReasoningFormat:
         return ThoughtMarks(self.begin.text, ends, closing, opening == "open", last_words=self.last_words)
 
     def preamble(self, opening: Opening) -> Preamble:
-        """The reasoning that may come before a constrained answer."""
         space = "SPACE: /\\s{0,4}/\n"
         rest = f"{self.end.up_to('rest_of_thought')}\n{space}"
         if opening == "open":
@@ -121,8 +113,6 @@ class ReasoningFormat:
 
 
 class ReasoningPiece(NamedTuple):
-    """A piece of text, split."""
-
     reasoning: str
     content: str
 
@@ -134,7 +124,7 @@ class _State(Enum):
 
 
 class ReasoningSplitter:
-    """One sequence's reasoning. White space around the reasoning is dropped, all else comes out exactly once."""
+    """White space around the reasoning is dropped, all else comes out exactly once."""
 
     def __init__(self, layout: ReasoningFormat, opening: Opening) -> None:
         self._begin = layout.begin.text
@@ -153,7 +143,7 @@ class ReasoningSplitter:
         return self._state is _State.ANSWERING
 
     def push(self, text: str, *, is_last: bool) -> ReasoningPiece:
-        """The next piece; nothing is held back after the last."""
+        """Nothing is held back after the last piece."""
         self._held += text
         if self._state is _State.UNDECIDED:
             self._decide(is_last)
@@ -189,7 +179,7 @@ class ReasoningSplitter:
         return thought
 
     def _drop_label(self, is_last: bool) -> bool:
-        """Leave out the word that stands before the reasoning; False while it may still come."""
+        """False while the label may still come."""
         start = self._held.lstrip()
         if not is_last and len(start) < len(self._label) and self._label.startswith(start):
             return False

@@ -1,7 +1,4 @@
-"""Reads one tool call whose arguments are bare text between tags, and types them by the tool's schema.
-
-Made by `call_parser`, one reader per call, on the event loop.
-"""
+"""Reads one tool call with bare text between tags, and types it by the tool's schema. Runs on the event loop."""
 
 from __future__ import annotations
 
@@ -27,11 +24,10 @@ _NAME = re.compile(r"[\w.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class TagSyntax:
-    """The tags. `head` is before the name, which ends with `name_close` or, where that is "", before one of `name_ends`.
+    """`head` is before the name, which ends with `name_close` or, where that is "", before one of `name_ends`.
 
-    Each argument is `key_begin` key `key_end` `value_begin` value `value_end`; `end` is after the last one. `is_padded`: a
-    line break after `value_begin` and one before `value_end` are not part of the value. `value_end` may name the `{key}`.
-    `read` makes JSON of a value's text.
+    `is_padded`: a line break after `value_begin` and one before `value_end` are not part of the value. `value_end` may name
+    the `{key}`. `read` makes JSON of a value's text.
     """
 
     head: str
@@ -56,8 +52,6 @@ class _State(Enum):
 
 
 class TaggedCallReader(PiecewiseReader):
-    """One call in the notation that `syntax` describes."""
-
     def __init__(self, start: CallStart, syntax: TagSyntax) -> None:
         super().__init__(start)
         self._syntax = syntax
@@ -206,5 +200,4 @@ class TaggedCallReader(PiecewiseReader):
 
 
 def tagged_calls(syntax: TagSyntax) -> MakeReader:
-    """Readers of calls in this notation."""
     return partial(TaggedCallReader, syntax=syntax)

@@ -1,7 +1,4 @@
-"""The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5, MiniMax.
-
-Sources: the chat templates that come with the models named at each format.
-"""
+"""Formats of calls with bare text between tags. Sources: the chat templates of the models named at each."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ _GLM_TAGS = TagSyntax(
 
 
 def _writer(tags: TagSyntax) -> WriteCall:
-    """A call with these tags, each argument on a line of its own, in the order of the schema."""
+    """A call with each argument on a line of its own, in the order of the schema."""
 
     def call(rule: str, function: Function, marks: Marks) -> TextRule:
         schema = arguments_schema(function)
@@ -86,7 +83,7 @@ def _writer(tags: TagSyntax) -> WriteCall:
 
 
 def _minimax3_call(rule: str, function: Function, marks: Marks) -> TextRule:
-    """A call of nested tags. Arguments that the schema does not name are left out: no grammar repeats a name."""
+    """Arguments that the schema does not name are left out: no grammar repeats a name."""
     schema = arguments_schema(function)
     written, rules = [], []
     for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):

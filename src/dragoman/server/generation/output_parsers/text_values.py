@@ -1,7 +1,4 @@
-"""Arguments that a model writes as bare text between tags: which JSON value a text is, and which texts a schema allows.
-
-Used by `tagged_call` on the event loop, and by the formats with tags while a request is prepared, on any thread.
-"""
+"""Arguments as bare text between tags: which JSON value a text is, and which texts a schema allows. Any thread."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ def typed(text: str, schema: Any, root: Schema) -> str:
 
 
 def argument_schemas(root: Schema) -> Mapping[str, Any]:
-    """The schemas of a function's arguments by their names; `root` is the schema of all of them. Some can never come."""
+    """`root` is the schema of all arguments. Arguments that can never come are left out."""
     found = resolved(root, root)
     properties = found.get("properties") if isinstance(found, Mapping) else None
     known = properties if isinstance(properties, Mapping) else {}
@@ -115,10 +112,7 @@ def text_rule(name: str, schema: Any, root: Schema, end: End) -> TextRule:
 
 
 def json_rule(schema: Any, root: Schema, **settings: Any) -> str:
-    """A value that is written as JSON, in a Lark grammar. References to other parts of `root` are not enforced.
-
-    `settings`: of llguidance, in place of those that all schemas have.
-    """
+    """References to other parts of `root` are not enforced. `settings`: of llguidance, in place of the usual ones."""
     known = schema if isinstance(schema, Mapping) else {}
     inner = {**known, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
     written = with_settings(enforceable(inner).schema)
@@ -134,7 +128,6 @@ class End(NamedTuple):
 
     @property
     def lark(self) -> str:
-        """The end in a Lark grammar."""
         parts = (self.line_break and dumped(self.line_break), self.mark.lark, self.after and dumped(self.after))
         return " ".join(filter(None, parts))
 
@@ -152,7 +145,7 @@ def _listed_strings(schema: Schema) -> list[str]:
 
 
 def _patterns(schema: Schema) -> list[str]:
-    """The regular expressions, between slashes, that all hold for the strings that the schema's own keywords allow."""
+    """Regular expressions, between slashes, that all hold for the allowed strings."""
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     patterns = [f"(?s:.{{{least},{most}}})" if least or most != "" else "(?s:.*)"]
     if isinstance(pattern := schema.get("pattern"), str):
@@ -173,7 +166,6 @@ def dumped(text: str) -> str:
 
 
 def resolved(schema: Any, root: Schema) -> Any:
-    """The schema that a reference leads to, or the schema itself."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             break

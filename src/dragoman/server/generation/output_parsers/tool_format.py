@@ -1,8 +1,4 @@
-"""The type of a tool call format, as data: the form of calls for the parser and for the grammar.
-
-Does: describe. Does not: parse or compile. The formats are in `json_formats`, `headed_formats`, `tagged_formats` and
-`python_formats`; `choose` picks one, once per model. gpt-oss, whose whole answer has its own form, is in `harmony`.
-"""
+"""A tool call format as data, for the parser and for the grammar. `choose` picks one, once per model."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ COMBINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternP
 
 
 class Marks(dict[str, Marker]):
-    """The marks of one model by their text: some are control tokens, which a grammar has to name by their id."""
+    """The marks of one model by their text. Some are control tokens, which a grammar has to name by their id."""
 
     def __missing__(self, text: str) -> Marker:
         return Marker(text)
@@ -47,13 +43,11 @@ def call_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """One way of writing tool calls.
+    """One way of writing tool calls. `name`: as in `option.tool_call_parser`.
 
-    `name`: its name in `option.tool_call_parser`. `between_blocks`: the text between two blocks, each with its mark;
-    None = there is only one block, with all the calls. `marks`: those besides the syntax's that may be control tokens.
-    `marked`: a mark separates a call from text at its beginning, so that a grammar can enforce the format after the
-    mark. `told_by`: that mark, where the syntax's marks begin with it, or only one of them is meant. `new_id`: a fresh id
-    for a call, as the format's chat templates take it back.
+    `between_blocks`: the text between two blocks, None = one block has all calls. `marks`: others that may be control
+    tokens. `marked`: a mark begins a call, so that a grammar can enforce the format after it. `told_by`: that mark,
+    where the syntax's marks begin with it, or only one is meant. `new_id`: as the chat templates take it back.
     """
 
     name: str
@@ -68,7 +62,6 @@ class ToolFormat:
 
     @property
     def all_marks(self) -> tuple[str, ...]:
-        """Every text that may be a control token."""
         return (
             *filter(None, (self.told_by,)),
             *self.syntax.opens,
@@ -79,16 +72,11 @@ class ToolFormat:
 
 
 def arguments_rule(function: Function) -> str:
-    """A function's arguments as JSON, in a Lark grammar."""
     return f"%json {json.dumps(with_settings(arguments_schema(function)))}"
 
 
 def arguments_schema(function: Function) -> dict[str, Any]:
-    """The schema that a function's arguments must follow.
-
-    Parts that the compiler does not know are passed over; the readers of the request have reported them. Properties that
-    the schema does not name are not allowed.
-    """
+    """Allows named properties only. Parts that the compiler does not know are left out; they were reported before."""
     given = enforceable(function.get("parameters") or {}).schema
     schema = {"type": "object", "properties": {}, **given} if isinstance(given, dict) else {"type": "object"}
     if not COMBINING & schema.keys():
@@ -103,12 +91,11 @@ def written_list(separator: str = "/, ?/", blank: str = "/ ?/") -> WriteBlock:
 
 
 def calls(separator: str, many: bool) -> str:
-    """A Lark expression for one call or, with `many`, any number of them with the separator, which is Lark, between two."""
+    """A Lark expression for one call or, with `many`, any number of them; `separator` is Lark, too."""
     return f"call ({separator} call)*" if many else "call"
 
 
 def closed(write: WriteBlock, mark: str) -> WriteBlock:
-    """The same block with a closing mark."""
     return lambda marks, many: f"{write(marks, many)} {marks.lark(mark)}"
 
 
