@@ -48,9 +48,8 @@ class HookPool:
         self._idle_s = idle_s
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
-        self._running: dict[
-            asyncio.Future[Any], bool
-        ] = {}  # the side that removes a call, in one step, decides its end
+        # The side that removes a call, in one step, decides its end.
+        self._running: dict[asyncio.Future[Any], bool] = {}
         self.num_stuck = 0  # threads whose call was given up and has not returned
         self.num_live = 0  # threads that take jobs; stuck ones have lost their place
         self._num_threads = num_threads
