@@ -82,7 +82,7 @@ class TestTrailers:
         answer = ask(server.connect, post_bytes("/invocations", STREAM, te, "connection: close"))
         assert answer.endswith(WITH_TRAILER)
 
-    @table("te", ["te: gzip", "te: xtrailers", "x-te: trailers"])
+    @table("te", ["te: gzip", "te: xtrailers", "te: trailers;q=0", "x-te: trailers"])
     def test_other_clients_get_neither_trailers_nor_their_announcement(self, server: RunningServer, te: str) -> None:
         answer = ask(server.connect, post_bytes("/invocations", STREAM, te, "connection: close"))
         assert b"trailer" not in answer.partition(b"\r\n\r\n")[0].lower()
