@@ -10,7 +10,7 @@ from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis import all_apis
 from dragoman.server.apis.openai_wire.pooling import TextsDialect
-from dragoman.server.apis.rerank.score import SCORE
+from dragoman.server.apis.rerank import SCORE
 from dragoman.server.endpoints import dialect_of
 from dragoman.server.http.fields import Switches
 from dragoman.server.operations import GenerateOperation

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from dragoman.server.apis.openai_wire.embeddings import EmbeddingsBody
-from dragoman.server.apis.pooling.api import API as POOLING
-from dragoman.server.apis.pooling.api import ClassifyBody, PoolingBody
-from dragoman.server.apis.rerank.api import API as RERANK
-from dragoman.server.apis.rerank.score import ScoreBody
+from dragoman.server.apis.pooling import API as POOLING
+from dragoman.server.apis.pooling import ClassifyBody, PoolingBody
+from dragoman.server.apis.rerank import API as RERANK
+from dragoman.server.apis.rerank import ScoreBody
 from dragoman.server.apis.rerank_wire import RerankBody
-from dragoman.server.apis.tei.api import API as TEI
-from dragoman.server.apis.tei_wire.schema import TeiEmbedAllBody, TeiEmbedBody, TeiPredictBody, TeiRerankBody
+from dragoman.server.apis.tei import API as TEI
+from dragoman.server.apis.tei_wire import TeiEmbedAllBody, TeiEmbedBody, TeiPredictBody, TeiRerankBody
 from dragoman.server.operations import Api
 from tests.support.tables import table
 

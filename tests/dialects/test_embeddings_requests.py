@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import ALL_KINDS, Overloaded
-from dragoman.server.apis.tei_wire.schema import STATUSES, TYPES
+from dragoman.server.apis.tei_wire import STATUSES, TYPES
 from dragoman.server.pooling.base import Truncation
 from tests.dialects.pooling_calls import called, embedding, http_call, reply_of, scoring
 from tests.support.every_api import CLASSES

@@ -73,7 +73,7 @@ class TestTheWayThere:
             assert httpx.get(f"{server.url}/v1/models").status_code == 401
 
     def test_it_has_no_other_scope_than_open(self) -> None:
-        from dragoman.server.apis.playground.api import API
+        from dragoman.server.apis.playground import API
 
         assert {operation.scope for operation in API.operations} == {Scope.OPEN}
 

@@ -1,4 +1,4 @@
-"""The client APIs, a folder each: what `NAMES` lists is served.
+"""The client APIs, a module or a folder each: what `NAMES` lists is served.
 
 Does: find them. Does not: know what they do. Called by the composition root and the app, at start-up.
 """
@@ -23,13 +23,13 @@ NAMES = (
     "dragoman.server.apis.text.api",
     "dragoman.server.apis.ollama.api",
     "dragoman.server.apis.llamacpp.api",
-    "dragoman.server.apis.lmstudio.api",
-    "dragoman.server.apis.tei.api",
-    "dragoman.server.apis.rerank.api",
-    "dragoman.server.apis.pooling.api",
+    "dragoman.server.apis.lmstudio",
+    "dragoman.server.apis.tei",
+    "dragoman.server.apis.rerank",
+    "dragoman.server.apis.pooling",
     "dragoman.server.apis.anthropic.api",
-    "dragoman.server.apis.management.api",
-    "dragoman.server.apis.playground.api",
+    "dragoman.server.apis.management",
+    "dragoman.server.apis.playground",
 )
 """Modules that have an `API`, in the order in which people are shown them."""
 

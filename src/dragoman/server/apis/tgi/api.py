@@ -18,8 +18,7 @@ from dragoman.server.apis.lmi_wire.body import FORM
 from dragoman.server.apis.lmi_wire.describe import form, parameters
 from dragoman.server.apis.lmi_wire.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
 from dragoman.server.apis.lmi_wire.parameters.table import TGI, rows_for
-from dragoman.server.apis.tei_wire.dialect import root_dialect, tei_info
-from dragoman.server.apis.tei_wire.schema import TeiInfo, TeiRank
+from dragoman.server.apis.tei_wire import TeiInfo, TeiRank, root_dialect, tei_info
 from dragoman.server.apis.tgi.dialect import (
     LIST_PATH,
     STREAM_PATH,

@@ -14,10 +14,18 @@ from dragoman.server.api import (
     model_of_query_or_header,
 )
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire import RerankAnswer, rerank_body, rerank_dialect
-from dragoman.server.apis.tei_wire.dialect import OPERATIONS, tei_dialect
-from dragoman.server.apis.tei_wire.schema import ERRORS, TeiError, TeiErrors, TeiPrediction, TeiRank, TeiWord, schemas
+from dragoman.server.apis.tei_wire import (
+    ERRORS,
+    OPERATIONS,
+    TeiError,
+    TeiPrediction,
+    TeiRank,
+    TeiWord,
+    schemas,
+)
 from dragoman.server.describe.answers import Answers, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import any_of, ref
@@ -27,12 +35,11 @@ NAME = "tei"
 BY_DOCUMENTS = f"{NAME}.by_documents"
 """The dialect of bodies of `/rerank` in Cohere's and Jina's words."""
 
-_TELLER = TeiErrors()
 _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no text in the body")})
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    own = {f"{NAME}.{name}": tei_dialect(profile, name) for name in OPERATIONS}
+    own = {f"{NAME}.{name}": TextsDialect(profile, operation) for name, operation in OPERATIONS.items()}
     return {**own, BY_DOCUMENTS: rerank_dialect(profile, V1)}
 
 
@@ -79,7 +86,7 @@ API = Api(
     title="TEI",
     owns=("/embed", "/embed_all", "/embed_sparse", "/predict", "/rerank"),
     set_up=set_up,
-    teller=lambda dialects: _TELLER,
+    teller=lambda dialects: ERRORS,
     schemas=lambda profile: {**schemas(profile), "RerankRequest": rerank_body(V1, profile)},
     operations=(
         _of_inputs("embed", "Embed texts", _VECTORS, "TeiEmbedRequest", [QUESTION]),

@@ -1,1 +1,0 @@
-"""vLLM's pooling: classification, and vectors of texts or tokens."""

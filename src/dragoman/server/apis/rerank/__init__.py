@@ -1,1 +1,0 @@
-"""Reranking and scoring as Cohere, Jina, OpenVINO Model Server and vLLM have it."""
