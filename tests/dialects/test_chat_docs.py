@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.errors import ALL_KINDS
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions import CompletionBody
+from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.server.apis.openai_wire.errors import CODES, OPENAI, openai_body
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
 from dragoman.server.apis.ovms_wire.profile import OVMS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from dragoman.server.apis.openai_wire.chat import ChatDialect
 from tests.dialects.openai_calls import ROUTES, model
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.pictures.data_url import read_data_url
 from dragoman.pictures.limits import PictureLimits
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.types import ChatPrompt, Grammar
 from tests.dialects.openai_calls import SERVED, answer, chat, chats, http_call, refusal, request, sampling
 from tests.support.tables import table

@@ -12,8 +12,8 @@ from dragoman import errors
 from dragoman.errors import InvalidRequest, NotFound, Overloaded, ServerError
 from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis.lmi.conversations import ERRORS as LMI_ERRORS
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions import CompletionBody
+from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.ovms_wire.profile import OVMS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.server.apis.openai_wire.embeddings import EmbeddingsBody
+from dragoman.server.apis.openai_wire.pooling import EmbeddingsBody
 from dragoman.server.apis.pooling import API as POOLING
 from dragoman.server.apis.pooling import ClassifyBody, PoolingBody
 from dragoman.server.apis.rerank import API as RERANK

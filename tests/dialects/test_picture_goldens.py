@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from dragoman.server.apis.openai_wire.chat import ChatDialect
 from dragoman.server.generation.service import Service
 from tests.dialects.openai_calls import ROUTES, model
 from tests.support.byte_tokenizer import ByteTokenizer

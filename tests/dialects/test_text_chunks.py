@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.server.api import Call, ModelProfile
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from dragoman.server.apis.openai_wire.chat import ChatDialect
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, ToolCallDelta
 from tests.dialects.openai_calls import ROUTES, CompletionsApi, chat, chunks, complete, http_call, stream_bytes, token
 from tests.support.tables import table

@@ -34,13 +34,11 @@ from dragoman.server.api import (
     model_of_body,
     sse,
 )
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
-from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
+from dragoman.server.apis.openai_wire.chat import ChatCompletion, ChatCompletionChunk, ChatDialect
 from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk, CompletionsDialect
 from dragoman.server.apis.openai_wire.describe import chat_body, completion_body
-from dragoman.server.apis.openai_wire.embeddings import embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
-from dragoman.server.apis.openai_wire.pooling import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import TextsDialect, embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.openai_wire.routes import embeddings_operation
 from dragoman.server.describe.answers import FINDING, LISTING, Answer, json_answer

@@ -15,22 +15,26 @@ from dragoman.parameters import Bounds
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.describe import struct_body
-from dragoman.server.apis.openai_wire.embeddings import FORMATS, TextUsage, check_token_ids, embed_request, usage_of
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_word, unknown_names
 from dragoman.server.apis.openai_wire.pooling import (
     CUT,
     CUT_SCHEMA,
+    FORMATS,
     IGNORED_FIELDS,
     Texts,
     TextsCall,
     TextsDialect,
     TextsOperation,
+    TextUsage,
+    check_token_ids,
+    embed_request,
     encoded_arrays,
     read_cut,
     read_texts,
     texts_schema,
     told_as,
+    usage_of,
     vector_writer,
 )
 from dragoman.server.apis.openai_wire.profile import V1

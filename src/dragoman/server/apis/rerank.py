@@ -16,7 +16,6 @@ from dragoman.errors import ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, Reply, model_of_body
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.describe import struct_body
-from dragoman.server.apis.openai_wire.embeddings import TextUsage, usage_of
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.pooling import (
@@ -26,10 +25,12 @@ from dragoman.server.apis.openai_wire.pooling import (
     TextsCall,
     TextsDialect,
     TextsOperation,
+    TextUsage,
     read_cut,
     read_string,
     read_strings,
     told_as,
+    usage_of,
 )
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.profile import ERRORS as OVMS_ERRORS

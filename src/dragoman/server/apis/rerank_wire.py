@@ -16,7 +16,6 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.parameters import Bounds
 from dragoman.server.api import Dialect, ModelProfile
 from dragoman.server.apis.openai_wire.describe import struct_body
-from dragoman.server.apis.openai_wire.embeddings import TextUsage, usage_of
 from dragoman.server.apis.openai_wire.fields import check_count, check_number, shown
 from dragoman.server.apis.openai_wire.pooling import (
     CUT,
@@ -25,9 +24,11 @@ from dragoman.server.apis.openai_wire.pooling import (
     TextsCall,
     TextsDialect,
     TextsOperation,
+    TextUsage,
     read_cut,
     read_string,
     told_as,
+    usage_of,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, array

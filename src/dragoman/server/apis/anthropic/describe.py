@@ -17,8 +17,8 @@ from dragoman.server.apis.anthropic.parameters import (
 )
 from dragoman.server.apis.anthropic.schema import MessagesBody, PromptBody
 from dragoman.server.apis.anthropic.tools import CHOICES, TOOL_NAME
-from dragoman.server.apis.openai_wire.caching import NOT_KEPT
 from dragoman.server.apis.openai_wire.describe import EFFECTS, field_schemas
+from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,

@@ -25,8 +25,8 @@ from dragoman.server.apis.anthropic.parameters import (
 )
 from dragoman.server.apis.anthropic.schema import MessagesBody, PromptBody
 from dragoman.server.apis.anthropic.tools import has_parallel_calls, refuse_built_in, tool_use
-from dragoman.server.apis.openai_wire.chat.messages import ToolUse
 from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
+from dragoman.server.apis.openai_wire.conversation import ToolUse
 from dragoman.server.apis.openai_wire.fields import check_bounds, decode_object, read_struct
 from dragoman.server.apis.openai_wire.sampling import shared_body, shared_request
 from dragoman.types import ChatPrompt, GenerationRequest, Limits

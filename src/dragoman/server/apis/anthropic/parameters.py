@@ -21,9 +21,9 @@ from dragoman.server.apis.anthropic.schema import (
     ThinkingConfig,
     ToolWish,
 )
-from dragoman.server.apis.openai_wire.caching import NOT_KEPT
 from dragoman.server.apis.openai_wire.fields import check_number, check_word, read_texts, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
+from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
 from dragoman.types import Grammar, Limits

@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.anthropic.parameters import ANTHROPIC
 from dragoman.server.apis.anthropic.schema import PromptBody, ToolWish
-from dragoman.server.apis.openai_wire.chat.messages import ToolUse, tools_passed_over
+from dragoman.server.apis.openai_wire.conversation import ToolUse, tools_passed_over
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.types import ToolChoice

@@ -22,8 +22,7 @@ from dragoman.server.apis.llamacpp.schema import (
     LlamaSlot,
     LlamaTemplated,
 )
-from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, bare_conversation
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.conversation import CONVERSATION_FIELDS, ChatBody, bare_conversation
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, applied_adapter
 from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service

@@ -27,8 +27,7 @@ from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front import adapters, manage
 from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES, POLLING_FIELDS, Polling
-from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect
-from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
+from dragoman.server.apis.openai_wire.chat import LMI_STRICT_MAX_TOKENS, ChatCompletionChunk, ChatDialect
 from dragoman.server.apis.openai_wire.describe import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.routes import chat_operation

@@ -18,7 +18,7 @@ from dragoman.server.apis.lmi_wire.objects import (
     LmiResultOfSeveral,
 )
 from dragoman.server.apis.lmi_wire.parameters.table import rows_for
-from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
+from dragoman.server.apis.openai_wire.chat import ChatCompletion, ChatCompletionChunk
 from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OpenAiError

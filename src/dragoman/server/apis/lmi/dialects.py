@@ -17,7 +17,7 @@ from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.apis.lmi.pooling import LmiPoolingDialect
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
+from dragoman.server.apis.openai_wire.chat import ChatDialect
 from dragoman.server.apis.openai_wire.completions import CompletionsDialect
 from dragoman.server.registry import GenerationService
 

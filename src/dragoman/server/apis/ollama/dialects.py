@@ -28,9 +28,8 @@ from dragoman.server.apis.ollama.request import (
     without_effect,
 )
 from dragoman.server.apis.ollama.schema import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage
-from dragoman.server.apis.openai_wire.chat.messages import tool_use
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.common import Reading
+from dragoman.server.apis.openai_wire.conversation import ChatBody, tool_use
 from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.server.apis.openai_wire.sampling import reasons_of, shared_body, shared_request
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect

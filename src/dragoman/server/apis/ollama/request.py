@@ -23,8 +23,8 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
+from dragoman.server.apis.openai_wire.keeping import is_ttl_idle
 from dragoman.server.apis.openai_wire.llamacpp_names import NO_SHIFT
-from dragoman.server.apis.openai_wire.staying import is_idle
 from dragoman.server.observation.record import current_call
 from dragoman.types import Grammar
 
@@ -149,7 +149,7 @@ def without_effect(sent: Sent[BodyT], profile: ModelProfile) -> list[str]:
     """Names of fields besides the options that change nothing, in the order of the body."""
     body = sent.body
     does_nothing = {
-        KEPT: is_idle(),
+        KEPT: is_ttl_idle(),
         "truncate": body.truncate,
         "shift": body.shift and not profile.shifts_context,
         "top_logprobs": body.top_logprobs and not body.logprobs,
@@ -160,5 +160,5 @@ def without_effect(sent: Sent[BodyT], profile: ModelProfile) -> list[str]:
 
 def idle_without_text(raw: Mapping[str, Any], kind: type[msgspec.Struct], known: Collection[str] = ()) -> list[str]:
     """The same for a call that asks for no text; `known`: fields that have an effect even so."""
-    idle = {*unknown_names(raw, kind), *((KEPT,) if is_idle() else ())} - {*known}
+    idle = {*unknown_names(raw, kind), *((KEPT,) if is_ttl_idle() else ())} - {*known}
     return [name for name in raw if name in idle] + [f"options.{name}" for name in given_options(raw)]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.server.apis.ollama.options import OllamaOptions
-from dragoman.server.apis.openai_wire.chat.schema import Tool
+from dragoman.server.apis.openai_wire.conversation import Tool
 
 Nanoseconds = Annotated[int, Meta(description="nanoseconds")]
 DoneReason = Literal["stop", "length", "load", "unload"]

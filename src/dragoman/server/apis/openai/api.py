@@ -6,7 +6,7 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
 from dragoman.server.apis.openai.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
-from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
+from dragoman.server.apis.openai_wire.chat import LMI_STRICT_MAX_TOKENS
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.openai_wire.routes import OpenAiRoutes

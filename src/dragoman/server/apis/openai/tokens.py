@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, ModelProfile, Reply, json_reply, model_of_body
-from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, bare_conversation
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.conversation import CONVERSATION_FIELDS, ChatBody, bare_conversation
 from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names

@@ -208,14 +208,6 @@ def name_in_answer(reading: Reading, named: str | None) -> str:
     return (requested_model(named) if has_chosen else None) or reading.model.name
 
 
-def effort_switches(effort: str | None) -> dict[str, Any]:
-    """Template variables for a reasoning effort, under each name in use; `none` switches thinking off."""
-    if effort is None:
-        return {}
-    is_on = effort != "none"
-    return {"reasoning_effort": effort, "enable_thinking": is_on, "thinking": is_on}
-
-
 class StreamOptions(msgspec.Struct, kw_only=True):
     """`stream_options`. Other keys are tolerated and reported as without effect."""
 

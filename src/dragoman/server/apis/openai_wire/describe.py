@@ -10,13 +10,11 @@ import msgspec
 
 from dragoman.parameters import ALIASES, FURTHER, MAX_BREAKER_CHARS, MAX_BREAKERS, PARAMETERS, Bounds, neutral_value
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire import staying
-from dragoman.server.apis.openai_wire.caching import RETENTIONS
-from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
-from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions import CompletionBody
+from dragoman.server.apis.openai_wire.conversation import FUNCTION_NAME, ChatBody
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
+from dragoman.server.apis.openai_wire.keeping import RETENTIONS, TTL, TTL_EFFECT
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
@@ -67,7 +65,7 @@ EFFECTS: Mapping[str, str] = {
     ),
     "priority": "requests with a smaller one are served before; the operator says how small it may be",
     "cache_salt": "the prefix cache is shared with requests of the same salt only; a text that is not empty",
-    staying.NAME: staying.EFFECT,
+    TTL: TTL_EFFECT,
     "prompt_cache_key": "requests of one key go to the same of several engines; without effect where there is one",
     "prompt_cache_retention": (
         "in_memory: nothing of the prompt is written to a disk; 24h: kept so long, where the server has "

@@ -1,35 +1,46 @@
-"""Calls about texts for which nothing is generated: from a body to the service's request and back. On the event loop."""
+"""Calls about texts for which nothing is generated: from a body to the service's request and back; OpenAI's embeddings.
+
+On the event loop. Sources: OpenAI API reference, embeddings; vLLM's embeddings.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from re import compile as pattern
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy.typing as npt
+from msgspec import Meta
 
-from dragoman.errors import ServerError
+from dragoman.errors import ServerError, UnsupportedFeature
 from dragoman.server.api import CallSwitches, ErrorTeller, HttpCall, ModelProfile, Reply, json_reply
-from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
+from dragoman.server.apis.openai_wire.describe import struct_body
+from dragoman.server.apis.openai_wire.fields import (
+    check_count,
+    check_word,
+    decode_object,
+    read_struct,
+    shown,
+    unknown_names,
+)
+from dragoman.server.apis.openai_wire.keeping import TTL, TTL_EFFECT, is_ttl_idle, note_ttl
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
-from dragoman.server.pooling.base import AnsweringDialect, Numbers, Text, Truncation
+from dragoman.server.pooling.base import AnsweringDialect, EmbedRequest, Numbers, Text, Truncation, embedder
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits
 
-_PLACE = pattern(r"(?:text|pair) (\d+) ")
+_PLACE = re.compile(r"(?:text|pair) (\d+) ")
 
 CUT = "truncate_prompt_tokens"
 """vLLM's name for the number of tokens that a text is cut to."""
-
-
-CUT_SCHEMA: Schema = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
 
 
 # --- reading texts ----------------------------------------------------------------------------------------------------
@@ -133,14 +144,6 @@ def told_as(names: Mapping[str, str], place: Callable[[int], str]) -> Iterator[N
         raise
 
 
-def texts_schema(limits: Limits) -> Schema:
-    ids = array({"type": "integer", "minimum": 0}, minItems=1, maxItems=limits.max_token_ids)
-    return any_of(TEXT, ids, array(any_of(TEXT, ids), minItems=1, maxItems=limits.max_prompts))
-
-
-MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
-
-
 # --- writing vectors --------------------------------------------------------------------------------------------------
 
 _VALUES_AT_ONCE = 20_000  # about two milliseconds
@@ -170,11 +173,23 @@ def vector_writer(encoding_format: str | None) -> Callable[[Numbers], list[Any] 
     return lambda row: row.tolist()
 
 
+# --- schemas ----------------------------------------------------------------------------------------------------------
+
+CUT_SCHEMA: Schema = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
+
+
+def texts_schema(limits: Limits) -> Schema:
+    ids = array({"type": "integer", "minimum": 0}, minItems=1, maxItems=limits.max_token_ids)
+    return any_of(TEXT, ids, array(any_of(TEXT, ids), minItems=1, maxItems=limits.max_prompts))
+
+
+MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
+
+
 IGNORED_FIELDS: Mapping[str, str] = {
     "user": "nothing is tracked per user",
     "priority": "texts are computed in the order in which they come",
 }
-
 
 # --- operations -------------------------------------------------------------------------------------------------------
 
@@ -223,3 +238,152 @@ class TextsDialect(AnsweringDialect, Generic[BodyT]):
         call = TextsCall(self._profile, http.request_id, raw, body, operation.words, self._clock)
         headers = note_ignored(switches, [*operation.idle(call)])
         return json_reply(200, await operation.answer(call), headers)
+
+
+# --- embeddings --------------------------------------------------------------------------------------------------------
+
+FORMATS = ("float", "base64")
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """The body of an embeddings call; `input` is read by hand, as it may be many things."""
+
+    input: Any = None
+    model: str | None = None
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    task: str | None = None
+    ttl: float | None = None
+    allow_token_ids: bool | None = None
+
+
+class EmbeddingItem(msgspec.Struct):
+    """One text's vector: numbers, or the base64 of their little-endian 32-bit floats."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | Annotated[str, Meta(description="base64 of little-endian 32-bit floats")]
+
+
+class TextUsage(msgspec.Struct):
+    """Tokens that were computed, special ones included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+def usage_of(num_tokens: Iterable[int]) -> TextUsage:
+    total = sum(num_tokens)
+    return TextUsage(total, total)
+
+
+class EmbeddingList(msgspec.Struct):
+    """The vectors in the order of the texts."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: TextUsage
+
+
+_EFFECTS = {
+    "model": "the default model if absent",
+    "dimensions": "keep so many of the first components",
+    "encoding_format": "",
+    "truncate_prompt_tokens": (
+        "cut texts to so many tokens, -1 to what the model takes; too long ones are refused if absent"
+    ),
+    "add_special_tokens": "put the model's own tokens around texts",
+    "allow_token_ids": "token ids are this model's own; without it, only texts are embedded",
+    "normalize": "vectors of length 1; as the model does if absent",
+    "prompt_name": "one of the model's prompts, which goes before each text",
+    "task": "what the vectors are for, as Jina has it; another name of `prompt_name`",
+    TTL: TTL_EFFECT,
+}
+
+
+def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
+    return struct_body(
+        EmbeddingsBody,
+        _EFFECTS,
+        words,
+        profile,
+        needed={"input": texts_schema(profile.limits)} | ({"model": TEXT} if words.requires_model else {}),
+        defaults={"encoding_format": "float", "add_special_tokens": True, "allow_token_ids": False},
+        own={
+            "dimensions": {"type": "integer", "minimum": 1},
+            "encoding_format": {"enum": list(FORMATS)},
+            "truncate_prompt_tokens": CUT_SCHEMA,
+        },
+        ignored={"user": "an end-user label; nothing is tracked per user"},
+    )
+
+
+async def _embed(call: TextsCall[EmbeddingsBody]) -> EmbeddingList:
+    profile, body, words = call.profile, call.body, call.words
+    service = embedder(profile)
+    _check_body(call.raw, body, words)
+    given = read_texts("input", body.input, call.limits, words)
+    check_token_ids(given.texts, body.allow_token_ids, profile, words)
+    names = {"texts": "input", "max_tokens": CUT} | ({} if body.task is None else {"prompt_name": "task"})
+    request = embed_request(call, given.texts, body.task if body.prompt_name is None else body.prompt_name)
+    with told_as(names, partial(given.place, "input")):
+        made = await service.embed(request)
+    told = vector_writer(body.encoding_format)
+    data = await encoded_arrays(made.values, lambda index, row: EmbeddingItem("embedding", index, told(row)))
+    return EmbeddingList("list", data, body.model or profile.name, usage_of(made.num_tokens))
+
+
+def _check_body(raw: Mapping[str, Any], body: EmbeddingsBody, words: Profile) -> None:
+    if body.ttl is not None:
+        note_ttl(body.ttl, words)
+    words.check_model(body.model)
+    if body.input is None and "messages" in raw:
+        raise UnsupportedFeature("messages cannot be embedded: send the texts as input", param="messages")
+    if body.input is None:
+        raise words.missing("input")
+    if None not in (body.task, body.prompt_name) and body.task != body.prompt_name:
+        raise words.wrong("task", f"the same as prompt_name ({shown(body.prompt_name)})", body.task, "conflict")
+    check_word("encoding_format", body.encoding_format, FORMATS, words)
+
+
+def embed_request(call: TextsCall[Any], texts: Sequence[Text], prompt_name: str | None) -> EmbedRequest:
+    """The request of a body with vLLM's fields. Raises: InvalidRequest."""
+    body = call.body
+    cut = read_cut(body.truncate_prompt_tokens, call.words)
+    return EmbedRequest(
+        texts=texts,
+        request_id=call.request_id,
+        prompt_name=prompt_name,
+        truncation=cut.truncation,
+        max_tokens=cut.max_tokens,
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        add_special_tokens=body.add_special_tokens is not False,
+    )
+
+
+def _idle(call: TextsCall[EmbeddingsBody]) -> Iterator[str]:
+    yield from unknown_names(call.raw, EmbeddingsBody)
+    if call.body.ttl is not None and is_ttl_idle():
+        yield TTL
+
+
+def check_token_ids(texts: Sequence[Text], is_allowed: bool | None, profile: ModelProfile, words: Profile) -> None:
+    """Raises: InvalidParameter for token ids that may be another model's: LangChain sends those of OpenAI's."""
+    if is_allowed or (is_allowed is None and profile.settings.get("allow_token_ids")):
+        return
+    if not all(isinstance(text, str) for text in texts):
+        message = (
+            "input holds token ids, which may be those of another model: send texts (LangChain does with "
+            "check_embedding_ctx_length=False), or say allow_token_ids: true if they are this model's"
+        )
+        raise words.fault("input", "token_ids", message)
+
+
+def embeddings(words: Profile) -> TextsOperation[EmbeddingsBody]:
+    return TextsOperation(EmbeddingsBody, _embed, words, idle=_idle)

@@ -14,13 +14,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect
-from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
+from dragoman.server.apis.openai_wire.chat import ChatCompletion, ChatCompletionChunk, ChatDialect
 from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk, CompletionsDialect
 from dragoman.server.apis.openai_wire.describe import chat_body, completion_body, shared_schemas
-from dragoman.server.apis.openai_wire.embeddings import EmbeddingList, embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
-from dragoman.server.apis.openai_wire.pooling import TextsDialect
+from dragoman.server.apis.openai_wire.pooling import EmbeddingList, TextsDialect, embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.describe.answers import (
     FINDING,

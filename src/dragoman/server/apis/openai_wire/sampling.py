@@ -24,7 +24,7 @@ from dragoman.parameters import (
     idle_parameters,
     lacking_needs,
 )
-from dragoman.server.apis.openai_wire import caching, staying, thinking
+from dragoman.server.apis.openai_wire import keeping, thinking
 from dragoman.server.apis.openai_wire import llamacpp_names as llama
 from dragoman.server.apis.openai_wire.common import Reading, StreamOptions, knows_name, requested_model
 from dragoman.server.apis.openai_wire.fields import (
@@ -62,11 +62,11 @@ _NEEDY: Mapping[str, str] = {
 
 _REASONS: Mapping[str, str] = {
     **IGNORED,
-    **caching.REASONS,
+    **keeping.CACHING_REASONS,
     **{name: f"it acts only {PARAMETERS[of].needs}" for name, of in _NEEDY.items()},
     thinking.REASONING_TOKENS: thinking.NO_REASONING,
     **llama.REASONS,
-    staying.NAME: staying.NO_EFFECT,
+    keeping.TTL: keeping.TTL_NO_EFFECT,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
     "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
@@ -113,7 +113,7 @@ class SharedBody(llama.LlamaFields, kw_only=True):
     ttl: float | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: caching.PromptCacheOptions | None = None
+    prompt_cache_options: keeping.PromptCacheOptions | None = None
 
     thinking_token_budget: int | None = None
     reasoning_budget: int | None = None
@@ -150,7 +150,7 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
         raise profile.fault("stream_options", "without_stream", message)
     check_bounds(raw, body, profile, exempt)
     if body.ttl is not None:
-        staying.note_ttl(body.ttl, profile)
+        keeping.note_ttl(body.ttl, profile)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
@@ -208,7 +208,7 @@ def shared_request(
         n_keep=body.n_keep or 0,
         n_discard=body.n_discard or 0,
         cache_salt=request_id if body.cache_prompt is False else _cache_salt(body, profile),
-        cache_keep_s=caching.keep_s(body, profile, is_kept=reading.model.keeps_prompts) if keeps else None,
+        cache_keep_s=keeping.prompt_keep_s(body, profile, is_kept=reading.model.keeps_prompts) if keeps else None,
         cache_key=body.prompt_cache_key or "",
         **more,
     )
@@ -274,11 +274,11 @@ def without_effect(
     if not (model.shifts_context or llama.OF_SHIFTS.isdisjoint(raw)):
         idle.update(name for name in llama.OF_SHIFTS if raw.get(name))
     uncached: list[str] = []
-    if not caching.NAMES.isdisjoint(raw):
-        uncached += caching.idle_names(raw, body, is_kept=model.keeps_prompts, has_keys=model.has_cache_keys)
+    if not keeping.CACHING_FIELDS.isdisjoint(raw):
+        uncached += keeping.idle_caching_names(raw, body, is_kept=model.keeps_prompts, has_keys=model.has_cache_keys)
     idle.update(uncached)
-    if body.ttl is not None and staying.is_idle():
-        idle.add(staying.NAME)
+    if body.ttl is not None and keeping.is_ttl_idle():
+        idle.add(keeping.TTL)
     if _speaks_llama(body):
         idle |= llama.idle_llama_names(raw, body, request.sampling, reading.profile, model.lacks)
     names = [name for name in raw if name in idle]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +65,14 @@ def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: in
             message = f"{name} must be the same as {first} ({budget}), got {value}; give one of them"
             raise profile.fault(name, "conflict", message)
     return budget
+
+
+def effort_switches(effort: str | None) -> dict[str, Any]:
+    """Template variables for a reasoning effort, under each name in use; `none` switches thinking off."""
+    if effort is None:
+        return {}
+    is_on = effort != "none"
+    return {"reasoning_effort": effort, "enable_thinking": is_on, "thinking": is_on}
 
 
 def repetition_detection(asked: RepetitionBody, profile: Profile) -> RepetitionDetection:

@@ -14,8 +14,8 @@ from msgspec import UNSET
 
 from dragoman.errors import CapacityError, InvalidParameter, NotFound, ServerError, UnsupportedFeature
 from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply
-from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
 from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
+from dragoman.server.apis.openai_wire.conversation import ToolUse, check_restricted
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
 from dragoman.server.apis.openai_wire.sampling import check_shared, reasons_of, shared_request, without_effect

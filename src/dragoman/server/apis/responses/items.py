@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.apis.openai_wire.chat.messages import joined_content, parsed_arguments, picture
+from dragoman.server.apis.openai_wire.conversation import joined_content, parsed_arguments, picture
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, check_word, either, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import InputItem, InputPart

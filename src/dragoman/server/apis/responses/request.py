@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.apis.openai_wire.chat.messages import ToolUse, checked_function, plain_choice, tools_passed_over
-from dragoman.server.apis.openai_wire.common import Reading, effort_switches
+from dragoman.server.apis.openai_wire.common import Reading
+from dragoman.server.apis.openai_wire.conversation import ToolUse, checked_function, plain_choice, tools_passed_over
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
     check_count,
@@ -24,6 +24,7 @@ from dragoman.server.apis.openai_wire.grammars import ResponseFormat, read_respo
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
 from dragoman.server.apis.openai_wire.sampling import logprob_count
+from dragoman.server.apis.openai_wire.thinking import effort_switches
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
 from dragoman.types import Grammar, Limits, ToolChoice

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.server.apis.openai_wire.caching import PromptCacheOptions
-from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
 from dragoman.server.apis.openai_wire.common import Created
+from dragoman.server.apis.openai_wire.conversation import ImageUrl
+from dragoman.server.apis.openai_wire.keeping import PromptCacheOptions
 from dragoman.server.apis.openai_wire.sampling import SharedBody
 
 # --- request ----------------------------------------------------------------------------------------------------------

@@ -1,27 +1,47 @@
-"""Encodes chat, whole answers and streams, in OpenAI's shape or in LMI's. One encoder per call, on the event loop."""
+"""Conversations in OpenAI's shape or in LMI's: answers, encoder and dialect. On the event loop.
+
+Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.server.api import HttpCall, Reply
-from dragoman.server.apis.openai_wire.chat.schema import (
-    AnswerMessage,
-    ChatBody,
-    ChatChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatLogprobs,
-    ChunkChoice,
-    Delta,
-    FunctionCall,
-    TokenLogprob,
-    ToolCallObject,
-    TopLogprob,
+from dragoman.errors import ServerError
+from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect, Reply
+from dragoman.server.apis.openai_wire.common import (
+    Created,
+    OpenAiEncoder,
+    PromptLogprobs,
+    Reading,
+    Usage,
+    json_logprob,
 )
-from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Reading, Usage, json_logprob
+from dragoman.server.apis.openai_wire.conversation import (
+    ChatBody,
+    check_restricted,
+    check_sizes,
+    conversation,
+    tool_use,
+)
+from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
+from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, Profile
+from dragoman.server.apis.openai_wire.sampling import (
+    check_shared,
+    logprob_count,
+    reasons_of,
+    shared_request,
+    tells_progress,
+    without_effect,
+)
+from dragoman.server.apis.openai_wire.thinking import ReasoningBody, effort_switches
+from dragoman.server.progress import ToldProgress
+from dragoman.server.timings import Timings
 from dragoman.types import (
     ChatPrompt,
     FinishReason,
@@ -33,6 +53,127 @@ from dragoman.types import (
     TokenOutput,
     ToolCall,
 )
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class TopLogprob(msgspec.Struct):
+    """A candidate. `token` is a number only where LMI's slip of the pen is reproduced."""
+
+    token: str | float | None
+    logprob: float | None
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct):
+    """A generated token; `bytes` are its own, however its character was pieced together."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """`logprobs` of a choice."""
+
+    content: list[TokenLogprob]
+
+
+class FunctionCall(msgspec.Struct, omit_defaults=True):
+    """A function call, or a piece of one: `name` only in the first piece."""
+
+    name: str | None = None
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallObject(msgspec.Struct, omit_defaults=True):
+    """A tool call of an answer (without `index`) or of a chunk (`id` and `type` only in the first piece)."""
+
+    function: FunctionCall
+    index: int | UnsetType = UNSET
+    id: str | None = None
+    type: str | None = None
+
+
+class AnswerMessage(msgspec.Struct):
+    """The assistant's message; `content` is null beside tool calls that came without text."""
+
+    role: str
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct):
+    """The part of the message that a chunk adds."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
+
+
+_FINISH_WORDS = sorted({*OPENAI_FINISH.values(), "tool_calls", "function_call", "eos_token", "stop_sequence"})
+FinishWord = Annotated[str, Meta(extra_json_schema={"enum": _FINISH_WORDS})]  # the last two are LMI's
+
+
+class ChatChoice(msgspec.Struct):
+    """One choice of an answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishWord
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    """One choice of a chunk. `logprobs` is a list only where LMI's slip of the pen is reproduced."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | list[ChatLogprobs] | None
+    finish_reason: FinishWord | None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    """An answer. LMI's shape has no `system_fingerprint`, and says eos_token or stop_sequence where OpenAI's says stop."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Created
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class ChatCompletionChunk(msgspec.Struct):
+    """One event or line of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Created
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: ToldProgress | UnsetType = UNSET
+
+
+# --- encoder ----------------------------------------------------------------------------------------------------------
 
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
@@ -258,3 +399,100 @@ def _token_logprob(token: TokenOutput, top_n: int) -> TokenLogprob:
 
 def _byte_list(data: bytes) -> list[int] | None:
     return list(data) if data else None
+
+
+# --- dialect ----------------------------------------------------------------------------------------------------------
+
+LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
+
+
+ChatRoute = Callable[[ModelProfile, HttpCall], Profile]
+"""(model, call) -> the profile that answers."""
+
+
+class ChatDialect(PureDialect):
+    """Translates conversations. `clock` returns Unix time in seconds.
+
+    The setting `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
+    """
+
+    def __init__(self, model: ModelProfile, route: ChatRoute, clock: Callable[[], float] = time.time) -> None:
+        self._model = model
+        self._route = route
+        self._clock = clock
+
+    def parse(self, http: HttpCall) -> Call:
+        model = self._model
+        profile = self._route(model, http)
+        is_strict = profile.name == "lmi" and bool(model.settings.get("lmi_strict"))
+        raw = decode_object(http, profile)
+        reading = Reading(profile, model)
+        body = read_struct(raw, ChatBody, profile)
+        check_shared(raw, body, reading)
+        if body.max_completion_tokens is not None:
+            body.max_tokens = body.max_completion_tokens
+        top_logprobs = _top_logprobs(body, reading, needs_top=is_strict)
+        check_sizes(body, model.limits, profile)
+        tools = tool_use(body, raw, profile)
+        prompt = conversation(body, tools, profile, **_effort(body))
+        check_restricted(prompt.messages, profile)
+        request = shared_request(
+            body,
+            reading,
+            request_id=http.request_id,
+            prompt=prompt,
+            logprobs=top_logprobs,
+            max_tokens=LMI_STRICT_MAX_TOKENS if is_strict else None,
+            parse_tool_calls=tools.is_parsed,
+            parse_reasoning=True,
+            tool_choice=tools.choice,
+            called_tool=tools.called_tool,
+            passed_over=tools.passed_over,
+            parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
+        )
+        ignored = without_effect(raw, body, request, reading)
+        if top_logprobs is None:
+            ignored += [name for name in ("top_logprobs",) if raw.get(name)]
+        encoder = ChatEncoder(body, request, reading, http, self._clock, has_lmi_slips=is_strict)
+        if body.echo and not encoder.echoed:
+            ignored.append("echo")
+        return Call(
+            (request,),
+            encoder,
+            stream=bool(body.stream),
+            ignored=tuple(ignored),
+            reasons=reasons_of(ignored, body, reading),
+            wants_progress=tells_progress(body, reading),
+        )
+
+    def ignores_unknown_model(self, http: HttpCall) -> bool:
+        return self._route(self._model, http).ignores_model
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        return self._route(self._model, http).errors.reply(error)
+
+
+def _top_logprobs(body: ChatBody, reading: Reading, *, needs_top: bool) -> int | None:
+    """Number of candidates to show per token; None = no logprobs. `needs_top`: `logprobs: true` alone does nothing."""
+    if body.n_probs is not None:
+        logprob_count("n_probs", body.n_probs, reading)
+        if body.n_probs and body.logprobs is None and body.top_logprobs is None:
+            body.logprobs, body.top_logprobs = True, body.n_probs
+    if body.top_logprobs is not None:
+        body.top_logprobs = logprob_count("top_logprobs", body.top_logprobs, reading)
+    if body.logprobs:
+        return None if needs_top and not body.top_logprobs else body.top_logprobs or 0
+    if body.top_logprobs and reading.profile.name != "lmi":
+        message = f"top_logprobs needs logprobs: true, got top_logprobs {body.top_logprobs}"
+        raise reading.profile.fault("top_logprobs", "without_logprobs", message)
+    return None
+
+
+def _effort(body: ChatBody) -> dict[str, Any]:
+    reasoning = body.reasoning or ReasoningBody()
+    kwargs = effort_switches(body.reasoning_effort or reasoning.effort)
+    if reasoning.enabled is not None:
+        kwargs |= {"enable_thinking": reasoning.enabled, "thinking": reasoning.enabled}
+    if body.documents is not None:
+        kwargs["documents"] = body.documents
+    return kwargs

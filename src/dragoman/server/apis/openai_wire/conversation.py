@@ -1,28 +1,138 @@
-"""Turns a conversation and its tools from the wire into the form that chat templates see. On the event loop."""
+"""A conversation and its tools in OpenAI's wire format: the body, and what chat templates see of it. On the event loop.
+
+Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
+
+import msgspec
+from msgspec import Meta
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.apis.openai_wire.chat.schema import (
-    ChatBody,
-    ChatMessage,
-    ContentPart,
-    ImageUrl,
-    MessageToolCall,
-    NamedFunction,
-    NamedTool,
-)
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, check_word, shown
 from dragoman.server.apis.openai_wire.grammars import parts_passed_over, schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.sampling import SharedBody
+from dragoman.server.apis.openai_wire.thinking import ReasoningBody
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
 from dragoman.types import ChatPrompt, Limits, ToolChoice
+
+# --- the body ---------------------------------------------------------------------------------------------------------
+
+ImageDetail = Annotated[str, Meta(extra_json_schema={"enum": list(DETAILS)})]
+
+
+class ImageUrl(msgspec.Struct, kw_only=True):
+    """`image_url` of a content part. `url`: `data:image/...;base64,...`, an http(s) address or bare base64 data."""
+
+    url: str | None = None
+    detail: ImageDetail | None = None
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """One part of a message's content: text, a refusal, or an image."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    image_url: ImageUrl | str | None = None
+
+
+class MessageFunction(msgspec.Struct, kw_only=True):
+    """The function of a tool call in the conversation; `arguments` as JSON text or, from some clients, as an object."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class MessageToolCall(msgspec.Struct, kw_only=True):
+    """A tool call that the assistant made earlier in the conversation."""
+
+    function: MessageFunction
+    id: str | None = None
+    type: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """One message of the conversation. `prefix: true` on the last one asks to continue it.
+
+    `function_call`, and the role `function` for what it gave, are the form that calls had before there were tools.
+    """
+
+    role: str | None = None
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: MessageFunction | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    prefix: bool | None = None
+
+
+class ToolFunction(msgspec.Struct, kw_only=True):
+    """A function the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """One entry of `tools`."""
+
+    function: ToolFunction
+    type: str | None = None
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    """The function that `tool_choice` or `function_call` names."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """`tool_choice` as an object: that one function must be called."""
+
+    function: NamedFunction
+    type: str | None = None
+
+
+class ChatBody(SharedBody, kw_only=True):
+    return_progress: bool | None = None
+    messages: list[ChatMessage] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    n_probs: int | None = None
+    top_logprobs: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | NamedTool | None = None
+    functions: list[ToolFunction] | None = None
+    function_call: str | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[Any] | None = None
+    reasoning_effort: str | None = None
+    reasoning: ReasoningBody | None = None
+    include_reasoning: bool | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens: bool | None = None
+
+    def reasoning_tokens(self) -> int | None:
+        return None if self.reasoning is None else self.reasoning.max_tokens
+
+
+# --- for templates ----------------------------------------------------------------------------------------------------
 
 _IMAGE_URL = re.compile(r"data:image/|https?://\S", re.IGNORECASE)
 # What base64 data begin with.
