@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dragoman.server.generation.output_parsers.base import first_marker, num_open
-from dragoman.server.generation.output_parsers.call_reader import CallReader, CallStart, MakeReader, Progress, Schemas
-from dragoman.server.generation.output_parsers.json_call import JsonCallReader
+from dragoman.server.generation.output_parsers.call_reader import (
+    CallReader,
+    CallStart,
+    JsonCallReader,
+    MakeReader,
+    Progress,
+    Schemas,
+)
 from dragoman.server.generation.sequence_text import ParsedText
 from dragoman.types import ToolCallDelta
 

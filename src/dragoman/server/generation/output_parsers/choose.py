@@ -10,22 +10,20 @@ from typing import Protocol
 from dragoman.errors import ServerError
 from dragoman.server.generation.output_parsers import harmony
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.headed_formats import (
+from dragoman.server.generation.output_parsers.json_formats import (
+    COHERE,
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     FUNCTIONARY,
-    KIMI_K2,
-    MISTRAL_ARGS,
-)
-from dragoman.server.generation.output_parsers.json_formats import (
-    COHERE,
     GIGACHAT3,
     GIGACHAT31,
     GRANITE,
     HERMES,
     HUNYUAN,
+    KIMI_K2,
     LLAMA3,
     MISTRAL,
+    MISTRAL_ARGS,
     NEMOTRON,
     PHI4,
     PLAIN_JSON,

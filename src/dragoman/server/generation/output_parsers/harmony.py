@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from dragoman.server.generation.output_parsers.base import first_marker, num_open
-from dragoman.server.generation.output_parsers.call_grammar import Wish, call_rules, schemas_of, wish_of
-from dragoman.server.generation.output_parsers.call_reader import MAX_HEADER_CHARS, Schemas
-from dragoman.server.generation.output_parsers.json_call import arguments_text
+from dragoman.server.generation.output_parsers.call_reader import MAX_HEADER_CHARS, Schemas, arguments_text
+from dragoman.server.generation.output_parsers.output_format import Wish, call_rules, schemas_of, wish_of
 from dragoman.server.generation.output_parsers.reasoning import ThoughtMarks
 from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas
 from dragoman.server.generation.output_parsers.tool_format import Function, Marks, arguments_rule, call_id, literal

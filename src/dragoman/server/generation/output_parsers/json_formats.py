@@ -1,18 +1,35 @@
-"""Formats of calls that are JSON objects. Sources: the chat templates of the models named at each."""
+"""Formats of calls with a JSON object: all of the call, or its arguments after a name. Sources: the models' chat templates.
+
+Readers run on the event loop, grammars are made on any thread.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import string
+from collections.abc import Sequence
+from functools import partial
 
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
-from dragoman.server.generation.output_parsers.json_call import json_calls
+from dragoman.server.generation.output_parsers.call_reader import (
+    MAX_HEADER_CHARS,
+    CallStart,
+    JsonCallReader,
+    MakeReader,
+    ObjectScanner,
+    PiecewiseReader,
+    Progress,
+    arguments_text,
+    json_calls,
+)
 from dragoman.server.generation.output_parsers.text_values import TextRule
 from dragoman.server.generation.output_parsers.tool_format import (
     Function,
     Marks,
     ToolFormat,
+    WriteBlock,
     WriteCall,
     arguments_rule,
     calls,
@@ -27,9 +44,78 @@ _LIST_BREAK = rf'"," {_BREAK}'
 _MESSAGE_END = "<|message_sep|>"
 _GIGACHAT_ROLE, _GIGACHAT_MARK = "function call<|role_sep|>", "<|function_call|>"
 _ID_LENGTH = 9  # Mistral's templates refuse ids of any other length
+_NAME = r"\s*(?P<name>[\w.\-]+)\s*"
+
+_KIMI_SECTION, _KIMI_SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_KIMI_CALL, _KIMI_ARGUMENTS, _KIMI_CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+_DEEPSEEK_SECTION, _DEEPSEEK_SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_DEEPSEEK_CALL, _DEEPSEEK_SEPARATOR, _DEEPSEEK_CALL_END = (
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+)
 
 
-def mistral_id() -> str:
+class _HeadedCallReader(PiecewiseReader):
+    """One call. One of `headers` matches the text before the object, with the groups `name` and perhaps `id`."""
+
+    def __init__(self, start: CallStart, headers: Sequence[re.Pattern[str]]) -> None:
+        super().__init__(start)
+        self._headers = headers
+        self._scanner: ObjectScanner | None = None  # of the object, once it has begun
+        self._arguments: list[str] = []
+
+    def _step(self) -> bool:
+        return self._head() if self._scanner is None else self._object(self._scanner)
+
+    def _head(self) -> bool:
+        size = self._waiting.find("{")
+        if size > MAX_HEADER_CHARS or (size < 0 and len(self._waiting) > MAX_HEADER_CHARS):
+            return self._fail()
+        if size < 0:
+            return False
+        found = (header.fullmatch(self._waiting, 0, size) for header in self._headers)
+        match = next((match for match in found if match is not None), None)
+        if match is None or not self._set_name(match["name"]):
+            return self._fail()
+        self._call_id = match.groupdict().get("id") or self._call_id
+        self._take(size)
+        self._scanner = ObjectScanner()
+        return True
+
+    def _object(self, scanner: ObjectScanner) -> bool:
+        for position, character in enumerate(self._waiting):
+            if scanner.step(character) and scanner.depth == 0:
+                self._end(position + 1)
+                return False
+            if scanner.is_wrong:
+                return self._fail()
+        self._pass_on(self._take(len(self._waiting)))
+        return False
+
+    def _end(self, size: int) -> None:
+        self._pass_on(self._take(size))
+        if not self._start.streams:
+            written = arguments_text("".join(self._arguments))
+            if written is None:
+                self._fail()
+                return
+            self._write(written)
+        self.progress = Progress.DONE
+
+    def _pass_on(self, text: str) -> None:
+        if self._start.streams:
+            self._write(text)
+        else:
+            self._arguments.append(text)
+
+
+def _headed_calls(*headers: str) -> MakeReader:
+    return partial(_HeadedCallReader, headers=[re.compile(header) for header in headers])
+
+
+def _mistral_id() -> str:
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
 
 
@@ -52,6 +138,50 @@ def _separated(marks: Marks, many: bool) -> str:
     return calls('"; "', many)
 
 
+def _mistral_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    return TextRule(f"{literal(function['name'])} {marks.lark('[ARGS]')} {arguments_rule(function)}", "")
+
+
+def _kimi_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    name = literal("functions." + function["name"] + ":")
+    head = f"{marks.lark(_KIMI_CALL)} {name} /[0-9]{{1,3}}/"
+    tail = f"{marks.lark(_KIMI_ARGUMENTS)} {arguments_rule(function)} {marks.lark(_KIMI_CALL_END)}"
+    return TextRule(f"{head} {tail}", "")
+
+
+def _deepseek_v3_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    fenced = literal(function["name"] + "\n```json\n")
+    head = f'{marks.lark(_DEEPSEEK_CALL)} "function" {marks.lark(_DEEPSEEK_SEPARATOR)} {fenced}'
+    return TextRule(rf'{head} {arguments_rule(function)} "\n```" {marks.lark(_DEEPSEEK_CALL_END)}', "")
+
+
+def _deepseek_v31_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    head = f"{marks.lark(_DEEPSEEK_CALL)} {literal(function['name'])} {marks.lark(_DEEPSEEK_SEPARATOR)}"
+    return TextRule(f"{head} {arguments_rule(function)} {marks.lark(_DEEPSEEK_CALL_END)}", "")
+
+
+def _functionary_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    return TextRule(f"{literal(function['name'] + '>')} {arguments_rule(function)} {marks.lark('</function>')}", "")
+
+
+def _section(end: str, separator: str = "") -> WriteBlock:
+    return lambda marks, many: f"{calls(separator, many)} {marks.lark(end)}"
+
+
+def _deepseek_syntax() -> CallSyntax:
+    """Both notations: V3 and R1 name a type before the tool and fence the object, V3.1 does neither."""
+    old = rf"{re.escape(_DEEPSEEK_CALL)}\s*function\s*{re.escape(_DEEPSEEK_SEPARATOR)}"
+    new = rf"{re.escape(_DEEPSEEK_CALL)}{_NAME}{re.escape(_DEEPSEEK_SEPARATOR)}\s*"
+    return CallSyntax(
+        opens=(_DEEPSEEK_SECTION,),
+        starts=((_DEEPSEEK_CALL, _headed_calls(rf"{old}{_NAME}(?:```json\s*)?", new)),),
+        call_closes=("```", _DEEPSEEK_CALL_END),
+        closes=(_DEEPSEEK_SECTION_END,),
+        repeats=True,
+        unopened=(_DEEPSEEK_CALL,),
+    )
+
+
 # NousResearch/Hermes-2-Pro, Qwen/Qwen2.5-Instruct and Qwen3, Granite 4, EXAONE 4, SmolLM3, ERNIE 4.5, Falcon H1.
 HERMES = ToolFormat(
     "hermes",
@@ -66,7 +196,7 @@ MISTRAL = ToolFormat(
     CallSyntax(opens=("[TOOL_CALLS]",), is_list=True, separators=","),
     _object(),
     written_list(),
-    new_id=mistral_id,
+    new_id=_mistral_id,
 )
 # meta-llama/Llama-3.1-8B-Instruct. Models may leave out the mark, so it decides nothing.
 LLAMA3 = ToolFormat(
@@ -138,4 +268,74 @@ COHERE = ToolFormat(
         lambda marks, many: f'"[" {_BREAK} {calls(_LIST_BREAK, many)} {_BREAK} "]"',
         "<|END_ACTION|>",
     ),
+)
+# mistralai's tokenizers from v11: Mistral-Small-3.2, Devstral, Magistral, Ministral 3. An id may stand behind the name.
+MISTRAL_ARGS = ToolFormat(
+    "mistral_args",
+    CallSyntax(
+        opens=("[TOOL_CALLS]",),
+        starts=(
+            ("{", JsonCallReader),
+            ("", _headed_calls(rf"{_NAME}(?:\[CALL_ID\]\s*(?P<id>[\w\-]+)\s*)?\[ARGS\]\s*", rf"{_NAME}")),
+        ),
+        is_list=True,
+        separators=",",
+    ),
+    _mistral_call,
+    lambda marks, many: "call",
+    between_blocks="",
+    marks=("[ARGS]", "[CALL_ID]"),
+    new_id=_mistral_id,
+)
+# moonshotai/Kimi-K2-Instruct. The model names its calls itself, and its template wants that form back.
+KIMI_K2 = ToolFormat(
+    "kimi_k2",
+    CallSyntax(
+        opens=(_KIMI_SECTION,),
+        starts=(
+            (
+                _KIMI_CALL,
+                _headed_calls(
+                    *(
+                        rf"{re.escape(_KIMI_CALL)}\s*{tool}\s*{re.escape(_KIMI_ARGUMENTS)}\s*"
+                        for tool in (
+                            r"(?P<id>(?:functions\.)?(?P<name>[\w.\-]+):\d+)",
+                            r"(?:functions\.)?(?P<name>[\w.\-]+)",
+                        )
+                    )
+                ),
+            ),
+        ),
+        call_closes=(_KIMI_CALL_END,),
+        closes=(_KIMI_SECTION_END,),
+        repeats=True,
+        unopened=(_KIMI_CALL,),
+    ),
+    _kimi_call,
+    _section(_KIMI_SECTION_END),
+    marks=(_KIMI_CALL, _KIMI_ARGUMENTS),
+)
+# deepseek-ai/DeepSeek-V3, R1 and V3-0324.
+DEEPSEEK_V3 = ToolFormat(
+    "deepseek_v3",
+    _deepseek_syntax(),
+    _deepseek_v3_call,
+    _section(_DEEPSEEK_SECTION_END, r'"\n"'),
+    marks=(_DEEPSEEK_CALL, _DEEPSEEK_SEPARATOR),
+)
+# deepseek-ai/DeepSeek-V3.1.
+DEEPSEEK_V31 = ToolFormat(
+    "deepseek_v31",
+    _deepseek_syntax(),
+    _deepseek_v31_call,
+    _section(_DEEPSEEK_SECTION_END),
+    marks=(_DEEPSEEK_CALL, _DEEPSEEK_SEPARATOR),
+)
+# meetkai/functionary-medium-v3.1, and others whose prompts describe functions as Meta's do custom tools of Llama 3.1.
+FUNCTIONARY = ToolFormat(
+    "functionary_v31",
+    CallSyntax(opens=("<function=",), starts=(("", _headed_calls(rf"{_NAME}>\s*")),), call_closes=("</function>",)),
+    _functionary_call,
+    lambda marks, many: "call",
+    between_blocks="",
 )

@@ -1,13 +1,26 @@
-"""Formats of calls as in Python. Sources: the prompts of Meta's models, and the chat templates of the others."""
+"""Formats of calls as in Python, with their reader. Sources: the prompts of Meta's models, the others' chat templates.
+
+Literals are parsed; nothing is run. Readers run on the event loop, grammars are made on any thread.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
+import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
-from dragoman.server.generation.output_parsers.python_call import PythonCallReader
-from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, json_rule, kinds
+from dragoman.server.generation.output_parsers.call_reader import (
+    MAX_HEADER_CHARS,
+    CallStart,
+    PiecewiseReader,
+    Progress,
+    json_value,
+)
+from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, dumped, json_rule, kinds
 from dragoman.server.generation.output_parsers.tool_format import (
     COMBINING,
     Function,
@@ -20,8 +33,126 @@ from dragoman.server.generation.output_parsers.tool_format import (
     written_list,
 )
 
+_NAME = re.compile(r"[\w.\-]+")
+_KEYWORD = re.compile(r"\s*([\w\-]+)\s*=(?!=)")
+_WORDS = {"true": True, "false": False, "null": None}  # JSON's, which models mix in
+
+
+class _PythonCallReader(PiecewiseReader):
+    """One call, `name(key=value, ...)`. Values may be JSON as well."""
+
+    def __init__(self, start: CallStart) -> None:
+        super().__init__(start)
+        self._depth = 0  # of brackets, the call's own included; 0 = in the name
+        self._quote = ""
+        self._is_escaped = False
+        self._piece: list[str] = []  # of the argument that is being read
+        self._has_arguments = False
+
+    def _step(self) -> bool:
+        return self._scan() if self._depth else self._head()
+
+    def _head(self) -> bool:
+        size = self._waiting.find("(")
+        if size < 0:
+            is_open = len(self._waiting) <= MAX_HEADER_CHARS and (not self._waiting or self._is_name(self._waiting))
+            return False if is_open else self._fail()
+        if not self._is_name(self._waiting[:size]) or not self._set_name(self._waiting[:size]):
+            return self._fail()
+        self._take(size + 1)
+        self._write("{")
+        self._depth = 1
+        return True
+
+    def _scan(self) -> bool:
+        begin = 0
+        for position, character in enumerate(self._waiting):
+            if self._quote:
+                self._in_string(character)
+            elif character in "'\"":
+                self._quote = character
+            elif character in "([{":
+                self._depth += 1
+            elif character in ")]}":
+                self._depth -= 1
+            if self._depth == 0 or (self._depth == 1 and character == "," and not self._quote):
+                self._piece.append(self._waiting[begin:position])
+                begin = position + 1
+                if not self._end_argument(is_last=self._depth == 0):
+                    return self._fail()
+                if self._depth == 0:
+                    self._take(begin)
+                    self._write("}")
+                    self.progress = Progress.DONE
+                    return False
+        self._piece.append(self._waiting[begin:])
+        self._take(len(self._waiting))
+        return False
+
+    def _in_string(self, character: str) -> None:
+        if self._is_escaped:
+            self._is_escaped = False
+        elif character == "\\":
+            self._is_escaped = True
+        elif character == self._quote:
+            self._quote = ""
+
+    def _end_argument(self, *, is_last: bool) -> bool:
+        text = "".join(self._piece)
+        self._piece.clear()
+        if is_last and not text.strip():
+            return True  # no arguments, or a comma after the last
+        match = _KEYWORD.match(text)
+        value = None if match is None else _value_text(text[match.end() :])
+        if match is None or value is None:
+            return False
+        self._write(f"{', ' if self._has_arguments else ''}{dumped(match[1])}: {value}")
+        self._has_arguments = True
+        return True
+
+    @staticmethod
+    def _is_name(text: str) -> bool:
+        return _NAME.fullmatch(text.strip()) is not None
+
+
+def _value_text(text: str) -> str | None:
+    """The JSON text of a literal of JSON or Python, None if it is neither."""
+    written = text.strip()
+    if written == "null" or json_value(written) is not None:
+        return written
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd escapes
+            value = _literal(ast.parse(written, mode="eval").body)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _literal(node: ast.expr) -> Any:
+    """Raises: ValueError for all but literals, and for values that JSON does not have."""
+    match node:
+        case ast.Constant(value=str() | bool() | int() | float() | None):
+            return node.value
+        case ast.Name(id=name) if name in _WORDS:
+            return _WORDS[name]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return {_dict_key(key): _literal(value) for key, value in zip(keys, values, strict=True)}
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)):
+            return -number if isinstance(sign, ast.USub) else number
+    raise ValueError(ast.dump(node)[:80])
+
+
+def _dict_key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise ValueError("a key that is not a string")
+
+
 _LINE_BREAK = literal("\n")
-_STARTS = (("", PythonCallReader),)
+_STARTS = (("", _PythonCallReader),)
 
 
 def _call(rule: str, function: Function, marks: Marks) -> TextRule:

@@ -1,19 +1,34 @@
-"""Gemma 4's format: bare keys, and texts between marks of their own. Source: the chat templates of its models."""
+"""Gemma 4's format of calls: bare keys, and texts between marks of their own. Source: the chat templates of its models.
+
+The reader runs on the event loop, grammars are made on any thread.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.server.generation.output_parsers.base import num_open
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
-from dragoman.server.generation.output_parsers.quoted_call import HEAD, QUOTE, QuotedCallReader
-from dragoman.server.generation.output_parsers.tagged_formats import check_enforced
+from dragoman.server.generation.output_parsers.call_reader import (
+    MAX_HEADER_CHARS,
+    CallStart,
+    PiecewiseReader,
+    Progress,
+    json_value,
+)
 from dragoman.server.generation.output_parsers.text_values import (
+    ARRAY,
+    OBJECT,
     STRING,
     End,
     Schema,
     TextRule,
     argument_schemas,
+    dumped,
+    is_plain,
     json_rule,
     kinds,
     resolved,
@@ -26,24 +41,178 @@ from dragoman.server.generation.output_parsers.tool_format import (
     ToolFormat,
     arguments_rule,
     arguments_schema,
+    check_enforced,
     literal,
 )
+
+_HEAD = "call:"
+_QUOTE = '<|"|>'  # before and behind a text
+
+_HEADER = re.compile(rf"\s*{_HEAD}\s*(?P<name>[\w.\-]+)\s*")
+_KEY = re.compile(r'[^\s:,{}\[\]<"]+')
+_WORD = re.compile(r"[^,{}\[\]]*")
+_WORDS = {"True": "true", "False": "false", "None": "null", "null": "null"}
+_MAX_DEPTH = 32
+
+
+class _QuotedCallReader(PiecewiseReader):
+    """One call, `call:name{key:value,...}`. Texts may be strings of JSON as well."""
+
+    def __init__(self, start: CallStart) -> None:
+        super().__init__(start)
+        self._depth = 0  # of brackets, the call's own included; 0 = in the name
+        self._quote = ""  # the mark that ends the text that is being read
+        self._is_escaped = False
+        self._piece: list[str] = []  # of the argument that is being read
+        self._has_arguments = False
+
+    def _step(self) -> bool:
+        return self._scan() if self._depth else self._head()
+
+    def _head(self) -> bool:
+        size = self._waiting.find("{")
+        if size > MAX_HEADER_CHARS or (size < 0 and len(self._waiting) > MAX_HEADER_CHARS):
+            return self._fail()
+        if size < 0:
+            return False
+        match = _HEADER.fullmatch(self._waiting, 0, size)
+        if match is None or not self._set_name(match["name"]):
+            return self._fail()
+        self._take(size + 1)
+        self._write("{")
+        self._depth = 1
+        return True
+
+    def _scan(self) -> bool:
+        position, size = 0, len(self._waiting)
+        begin = 0
+        while position < size and self._depth:
+            character = self._waiting[position]
+            if self._quote == _QUOTE or (not self._quote and character == "<"):
+                found = self._waiting.find(_QUOTE, position)
+                if found < 0 or (not self._quote and found > position):
+                    held = num_open(self._waiting[position:], _QUOTE)
+                    position = size - held if self._quote or held else position + 1
+                    if held:
+                        break
+                    continue
+                self._quote = "" if self._quote else _QUOTE
+                position = found + len(_QUOTE)
+                continue
+            self._mark(character)
+            if not self._depth or (self._depth == 1 and character == "," and not self._quote):
+                self._piece.append(self._waiting[begin:position])
+                begin = position + 1
+                if not self._end_argument(is_last=not self._depth):
+                    return self._fail()
+            position += 1
+        self._piece.append(self._waiting[begin:position])
+        self._take(position)
+        if not self._depth:
+            self._write("}")
+            self.progress = Progress.DONE
+        return False
+
+    def _mark(self, character: str) -> None:
+        if self._quote:
+            if not self._is_escaped and character == self._quote:
+                self._quote = ""
+            self._is_escaped = not self._is_escaped and character == "\\"
+        elif character == '"':
+            self._quote = character
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+
+    def _end_argument(self, *, is_last: bool) -> bool:
+        text = "".join(self._piece) + "}"
+        self._piece.clear()
+        try:
+            position = _after_space(text, 0)
+            if is_last and text[position] == "}":
+                return True  # no arguments, or a comma after the last
+            key, position = _read_key(text, position)
+            value, position = _read_value(text, position, _MAX_DEPTH)
+            if text[_after_space(text, position) :] != "}":
+                return False
+        except (ValueError, IndexError):
+            return False
+        self._write(f"{', ' if self._has_arguments else ''}{key}{value}")
+        self._has_arguments = True
+        return True
+
+
+def _read_value(text: str, position: int, depth: int) -> tuple[str, int]:
+    """The JSON text of the value at a position, and where it ends. Raises: ValueError, IndexError if there is none."""
+    position = _after_space(text, position)
+    if text.startswith(_QUOTE, position):
+        end = text.index(_QUOTE, position + len(_QUOTE))
+        return dumped(text[position + len(_QUOTE) : end]), end + len(_QUOTE)
+    if text[position] == '"':
+        value, end = json.JSONDecoder(strict=False).raw_decode(text, position)
+        return dumped(value), end
+    if text[position] in "{[":
+        if not depth:
+            raise ValueError(f"more than {_MAX_DEPTH} brackets")
+        return _read_entries(text, position, depth)
+    match = _WORD.match(text, position)
+    word = "" if match is None else match[0].strip()
+    if match is None or not word:
+        raise ValueError("no value")
+    known = word if json_value(word) is not None else _WORDS.get(word)
+    return dumped(word) if known is None else known, match.end()
+
+
+def _read_entries(text: str, position: int, depth: int) -> tuple[str, int]:
+    opening = text[position]
+    closing, entries = "}" if opening == "{" else "]", []
+    position = _after_space(text, position + 1)
+    while text[position] != closing:
+        key = ""
+        if opening == "{":
+            key, position = _read_key(text, position)
+        value, position = _read_value(text, position, depth - 1)
+        entries.append(f"{key}{value}")
+        position = _after_space(text, position)
+        if text[position] == ",":
+            position = _after_space(text, position + 1)
+        elif text[position] != closing:
+            raise ValueError("neither a comma nor the end")
+    return f"{opening}{', '.join(entries)}{closing}", position + 1
+
+
+def _read_key(text: str, position: int) -> tuple[str, int]:
+    if text.startswith((_QUOTE, '"'), position):
+        key, position = _read_value(text, position, 1)
+    else:
+        match = _KEY.match(text, position)
+        if match is None:
+            raise ValueError("no key")
+        key, position = dumped(match[0]), match.end()
+    position = _after_space(text, position)
+    if text[position] != ":":
+        raise ValueError("no colon")
+    return f"{key}: ", position + 1
+
+
+def _after_space(text: str, position: int) -> int:
+    while text[position].isspace():
+        position += 1
+    return position
+
 
 _CALL, _CALL_END = "<|tool_call>", "<tool_call|>"
 _MAX_RULES = 4  # levels that a grammar writes in this notation; what is deeper is JSON, which reads back the same
 _COMPACT = {"item_separator": ",", "key_separator": ":"}  # as these models write
-_OBJECT, _ARRAY = frozenset({"object"}), frozenset({"array"})
-_PLAIN = frozenset(("type", "properties", "required", "additionalProperties", "items", "title", "description"))
 
 
 def _call(rule: str, function: Function, marks: Marks) -> TextRule:
     """A call with its arguments in the order of the schema; as JSON where the schema does not name them all."""
-    schema, head = arguments_schema(function), HEAD + function["name"]
+    schema, head = arguments_schema(function), _HEAD + function["name"]
     if COMBINING & schema.keys() or schema.get("additionalProperties"):
         return TextRule(f"{literal(head)} {arguments_rule(function)}", "")
-    if function.get("strict"):
-        for key, value_schema in argument_schemas(schema).items():
-            check_enforced(function, key, value_schema, schema)
+    check_enforced(function, schema)
     inner = _members(rule, argument_schemas(schema), schema.get("required") or (), schema, marks, _MAX_RULES)
     return TextRule(f'{literal(head + "{")} {inner.lark} "}}"', inner.rules)
 
@@ -67,18 +236,18 @@ def _value(name: str, schema: Any, root: Schema, marks: Marks, depth: int) -> Te
     found = resolved(schema, root)
     allowed = kinds(found, root)
     if allowed == STRING:
-        text = text_rule(name, schema, root, End(marks[QUOTE]))
-        return TextRule(f"{marks.lark(QUOTE)} {text.lark}", text.rules)
+        text = text_rule(name, schema, root, End(marks[_QUOTE]))
+        return TextRule(f"{marks.lark(_QUOTE)} {text.lark}", text.rules)
     if allowed is None and not found:
-        text = text_rule(name, {"type": "string"}, root, End(marks[QUOTE]))
-        return TextRule(f"({marks.lark(QUOTE)} {text.lark} | {json_rule(found, root, **_COMPACT)})", text.rules)
-    if depth and isinstance(found, Mapping) and not found.keys() - _PLAIN and not found.get("additionalProperties"):
+        text = text_rule(name, {"type": "string"}, root, End(marks[_QUOTE]))
+        return TextRule(f"({marks.lark(_QUOTE)} {text.lark} | {json_rule(found, root, **_COMPACT)})", text.rules)
+    if depth and isinstance(found, Mapping) and is_plain(found) and not found.get("additionalProperties"):
         properties, items = found.get("properties"), found.get("items")
-        if allowed == _ARRAY and isinstance(items, Mapping):
+        if allowed == ARRAY and isinstance(items, Mapping):
             inner = _value(f"{name}_0", items, root, marks, depth - 1)
             entry = f"{name}_item"
             return TextRule(f'"[" ({entry} ("," {entry})*)? "]"', f"{inner.rules}{entry}: {inner.lark}\n")
-        if allowed == _OBJECT and isinstance(properties, Mapping) and properties:
+        if allowed == OBJECT and isinstance(properties, Mapping) and properties:
             inner = _members(name, properties, found.get("required") or (), root, marks, depth - 1)
             return TextRule(f'"{{" {inner.lark} "}}"', inner.rules)
     return TextRule(json_rule(found, root, **_COMPACT), "")
@@ -87,9 +256,9 @@ def _value(name: str, schema: Any, root: Schema, marks: Marks, depth: int) -> Te
 # google/gemma-4-E2B-it, E4B, 31B and 26B-A4B.
 GEMMA4 = ToolFormat(
     "gemma4",
-    CallSyntax(opens=(_CALL,), starts=((HEAD, QuotedCallReader),), closes=(_CALL_END,)),
+    CallSyntax(opens=(_CALL,), starts=((_HEAD, _QuotedCallReader),), closes=(_CALL_END,)),
     _call,
     lambda marks, many: f"call {marks.lark(_CALL_END)}",
     between_blocks="",
-    marks=(QUOTE,),
+    marks=(_QUOTE,),
 )

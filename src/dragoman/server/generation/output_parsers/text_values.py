@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dragoman.schemas.enforceable import SETTINGS, enforceable, with_settings
 from dragoman.schemas.places import referred
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.json_call import json_value
+from dragoman.server.generation.output_parsers.call_reader import json_value
 
 Schema = Mapping[str, Any]
 
@@ -23,11 +23,12 @@ _KINDS: Mapping[type, frozenset[str]] = {
     dict: frozenset({"object"}),
     type(None): frozenset({"null"}),
 }
-STRING = frozenset({"string"})
+STRING, OBJECT, ARRAY = frozenset({"string"}), frozenset({"object"}), frozenset({"array"})
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ENFORCED = frozenset(
     ("type", "enum", "const", "minLength", "maxLength", "pattern", "title", "description", "default", "examples")
 )
+_PLAIN = frozenset(("type", "properties", "required", "additionalProperties", "items", "title", "description"))
 _PADDED = re.compile(r"(?:\+|(-))?0*(\d+(?:\.\d+)?)")  # a number as JSON does not write it: 007, +7
 _MAX_REFERENCES = 16  # in a chain; a schema may refer to itself
 
@@ -83,6 +84,11 @@ def unenforced(schema: Any, root: Schema) -> str:
     if not isinstance(found, Mapping) or (allowed is not None and "string" not in allowed):
         return ""
     return ", ".join(sorted(key for key in found if key not in _ENFORCED))
+
+
+def is_plain(schema: Schema) -> bool:
+    """True for a schema of an object or array of which a grammar can write each part in the model's own notation."""
+    return not schema.keys() - _PLAIN
 
 
 class TextRule(NamedTuple):

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dragoman.errors import InvalidParameter
 from dragoman.schemas.enforceable import enforceable, with_settings
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
-from dragoman.server.generation.output_parsers.text_values import TextRule, dumped
+from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, dumped, unenforced
 
 Function = Mapping[str, Any]
 """A tool's `name`, `parameters` and `strict`, as OpenAI writes them."""
@@ -83,6 +84,19 @@ def arguments_schema(function: Function) -> dict[str, Any]:
         schema.setdefault("additionalProperties", False)
     schema.pop("x-guidance", None)
     return schema
+
+
+def check_enforced(function: Function, schema: Mapping[str, Any]) -> None:
+    """Raises: InvalidParameter if the function is strict and the schema demands of a text what no grammar can enforce."""
+    if not function.get("strict"):
+        return
+    for key, value_schema in argument_schemas(schema).items():
+        if beyond := unenforced(value_schema, schema):
+            raise InvalidParameter(
+                f"{beyond} of argument {key} of strict function {function['name']} cannot be enforced in the model's "
+                "tool call format: strings may have enum, const, minLength, maxLength and pattern",
+                param="tools",
+            )
 
 
 def written_list(separator: str = "/, ?/", blank: str = "/ ?/") -> WriteBlock:
