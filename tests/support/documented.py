@@ -24,7 +24,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     "docs/adapters.md": {"bash": "part: the adapters are yours; tests/e2e/test_adapters.py has some"},
     "docs/adding-a-family.md": {
         "python3 -m venv /tmp/reference": "installs: torch, 1 GB",
-        'FAMILIES["HeliumForCausalLM"] = "helium.Helium"': "part: of a dictionary",
+        'FAMILIES["HeliumForCausalLM"] = "relatives.Helium"': "part: of a dictionary",
         "python -m pytest tests/models/test_families.py -k helium": "part: of what the page makes",
     },
     "docs/adding-an-api.md": {

@@ -1,6 +1,6 @@
 """The families of models that load, chosen by config.json. Called by the loader and by estimates of memory, on any thread.
 
-A new family is a file here and a line in `architectures.FAMILIES`; a start imports only the one that it needs.
+A new family is a class here and a line in `architectures.FAMILIES`; a start imports only the one that it needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DeepSeek V2 and V3: latent attention, and experts beside some that every token takes, in all but the first layers.
 
 Keys and values are made of one narrow vector per token, here with its heads expanded: the cache holds those of heads.
-Source: DeepSeek-V2 (arXiv:2405.04434), multi-head latent attention.
+Source: DeepSeek-V2 (arXiv:2405.04434), multi-head latent attention. dots.llm1 and Arcee's Trinity have V3's experts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import attend
 from dragoman.models.blocks.linear import linear, linears
-from dragoman.models.blocks.nodes import concat, integers, split_heads, unsqueeze
+from dragoman.models.blocks.nodes import concat, integers, multiply, split_heads, unsqueeze
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.rotary import pair_order
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
 from dragoman.models.families.experts import ChosenWithBias, WithExperts, grouped_rule, read_experts
-from dragoman.models.families.llama import Llama
+from dragoman.models.families.llama import LayerNorms, Llama, all_but_every, read_slides
+from dragoman.models.families.qwen import Qwen3
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description, yarn_growth
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -164,3 +165,54 @@ class DeepseekV3(LatentAttention, BiasedExperts):
     """DeepSeek V3, R1, Moonlight, Kimi K2."""
 
     architectures = ("DeepseekV3ForCausalLM",)
+
+
+class Dots1(BiasedExperts, Qwen3):
+    """dots.llm1."""
+
+    architectures = ("Dots1ForCausalLM",)
+    scoring = ("noaux_tc", "sigmoid")  # checkpoints name the method there
+
+    def __init__(self, config: Config) -> None:
+        config.assume(norm_topk_prob=False, use_sliding_window=True)
+        super().__init__(config)
+
+
+# Gated attention, and norms on both sides of each part; layers without a window do not rotate.
+class Afmoe(BiasedExperts):
+    """Trinity Nano, Mini and Large."""
+
+    architectures = ("AfmoeForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+    layer_norms = LayerNorms("input_layernorm", "pre_mlp_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+    head_norms = "each"
+    router_name = "router.gate"
+    bias_name = "expert_bias"
+
+    def __init__(self, config: Config) -> None:
+        config.rename(
+            {
+                "num_dense_layers": "first_k_dense_replace",
+                "num_experts": "n_routed_experts",
+                "num_shared_experts": "n_shared_experts",
+                "route_norm": "norm_topk_prob",
+                "route_scale": "routed_scaling_factor",
+                "score_func": "scoring_func",
+            }
+        )
+        config.assume(first_k_dense_replace=1, n_shared_experts=2)
+        config.expect(n_group=1, norm_topk_prob=True, num_expert_groups=1, num_limited_groups=1, topk_group=1)
+        config.skip("load_balance_coeff", "use_grouped_mm")
+        if config.flag("mup_enabled"):
+            self.embedding_factor = config.count("hidden_size") ** 0.5
+        super().__init__(config)
+
+    def read_slides(self, config: Config) -> tuple[bool, ...]:
+        return read_slides(config, all_but_every(config.count("global_attn_every_n_layers", 4)))
+
+    def is_turned(self, index: int) -> bool:
+        return self.slides[index]
+
+    def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        gate = linear(layer.keep(x), weights.at("gate_proj"), layer.attention.output_width)
+        return multiply(attended, ops.sigmoid(gate).output(0))

@@ -13,8 +13,7 @@ from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
 from dragoman.models.families.experts import active_count
-from dragoman.models.families.llama import Llama
-from dragoman.models.families.windows import all_but_every, read_slides
+from dragoman.models.families.llama import Llama, all_but_every, read_slides
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 

@@ -1,8 +1,9 @@
-"""Llama, and all decoders that are built like it: norms before, attention with rotary positions, a gated MLP."""
+"""Llama, and what decoders built like it share: norms before, attention with rotary positions, windows, a gated MLP."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple
 
 from dragoman.models.blocks.attention import HeadNorm, attend, queries_keys_values
@@ -21,7 +22,6 @@ from dragoman.models.facts import (
     Recurrence,
 )
 from dragoman.models.families.base import Family
-from dragoman.models.families.windows import read_window
 from dragoman.models.rotary import Axes, RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
@@ -230,3 +230,31 @@ def head_size(config: Config) -> int:
             f"config.json hidden_size is {hidden_size}, allowed: a multiple of num_attention_heads {num_heads}"
         )
     return config.count("head_dim", max(hidden_size // num_heads, 1))
+
+
+_KINDS = ("full_attention", "sliding_attention")
+
+
+def read_slides(config: Config, is_sliding: Callable[[int], bool]) -> tuple[bool, ...]:
+    """For each layer: True if it sees only a window. `is_sliding`: the default by index. Raises: ModelError."""
+    num_layers = config.count("num_hidden_layers")
+    kinds = config.choices("layer_types", _KINDS, num_layers)
+    config.skip("sliding_window", "sliding_window_pattern", "_sliding_window_pattern")
+    return tuple(kinds[index] == _KINDS[1] if kinds else is_sliding(index) for index in range(num_layers))
+
+
+def no_slides(config: Config) -> tuple[bool, ...]:
+    """Raises: ModelError if layer_types has windows though none is switched on."""
+    slides = read_slides(config, lambda _index: False)
+    if any(slides):
+        raise config.error("layer_types", f"{_KINDS[0]} only, as no window is switched on")
+    return slides
+
+
+def read_window(config: Config) -> int:
+    window = config.count("sliding_window")
+    return window if window < config.count("max_position_embeddings") else 0
+
+
+def all_but_every(length: int) -> Callable[[int], bool]:
+    return lambda index: (index + 1) % length != 0

@@ -8,18 +8,14 @@ from typing import Any
 from dragoman.models.architectures import TOWERS
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family, Layout
-from dragoman.models.families.gemma import Gemma3
-from dragoman.models.families.gemma3n import Gemma3n
-from dragoman.models.families.gemma4 import Gemma4
-from dragoman.models.families.internlm2 import InternLM2
+from dragoman.models.families.gemma import Gemma3, Gemma3n, Gemma4
 from dragoman.models.families.lfm2 import Lfm2
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.llama4 import Llama4
-from dragoman.models.families.mistral import Mistral
-from dragoman.models.families.mistral4 import Ministral3, Mistral4
-from dragoman.models.families.phi3 import Phi3
-from dragoman.models.families.qwen import Qwen2, Qwen3, Qwen3Experts
-from dragoman.models.families.qwen3_5 import Qwen35, Qwen35Experts
+from dragoman.models.families.mistral import Ministral3, Mistral, Mistral4
+from dragoman.models.families.phi import Phi3
+from dragoman.models.families.qwen import Qwen2, Qwen3, Qwen3Experts, Qwen35, Qwen35Experts
+from dragoman.models.families.relatives import InternLM2
 from dragoman.models.sources.quantised import QUANTISATION_KEYS
 from dragoman.models.vision.base import VisionFamily
 
