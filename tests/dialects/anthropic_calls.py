@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dragoman.server.api import Call, ModelProfile
-from dragoman.server.apis.anthropic.dialect import MessagesDialect
+from dragoman.server.apis.anthropic.messages import MessagesDialect
 from dragoman.types import ChatPrompt, GenerationEvent, GenerationRequest
 from tests.dialects.openai_calls import SERVED, http_call, stream_bytes
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dragoman.server.api import Call, ModelProfile
 from dragoman.server.apis.responses import store as stores
 from dragoman.server.apis.responses.dialect import ResponsesDialect
-from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
+from dragoman.server.apis.responses.request import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.store import Asking, ResponseStore
 from dragoman.types import ChatPrompt, GenerationEvent
 from tests.dialects.openai_calls import NOW_S, SERVED, http_call, stream_bytes

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from dragoman.server.apis.anthropic.conversation import ALLOWED, BILLING_HEADER
-from dragoman.server.apis.anthropic.errors import STATUSES, type_of
-from dragoman.server.apis.anthropic.parameters import IGNORED, IGNORED_IN_TOOLS, REFUSED
-from dragoman.server.apis.anthropic.schema import MessagesBody, StopWord
-from dragoman.server.apis.anthropic.tools import CHOICES
+from dragoman.server.apis.anthropic.conversation import ALLOWED, BILLING_HEADER, CHOICES
+from dragoman.server.apis.anthropic.messages import StopWord
+from dragoman.server.apis.anthropic.request import IGNORED, IGNORED_IN_TOOLS, REFUSED, STATUSES, MessagesBody, type_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "anthropic.md").read_text(encoding="utf-8")
 

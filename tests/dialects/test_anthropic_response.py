@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Call
-from dragoman.server.apis.anthropic.encoder import tool_input
+from dragoman.server.apis.anthropic.messages import tool_input
 from dragoman.server.generation.fold import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, ToolCallDelta
 from tests.dialects.anthropic_calls import WEATHER, ask, events_of

@@ -170,7 +170,7 @@ DECODES_ELSEWHERE = {
     "apis/lmi/hooks/inputs.py": "a model.py asks for it, after the check",
     "apis/lmi/operator/handler_model.py": "an answer of our own",
     "apis/ollama/encoder.py": "what a model has written",
-    "apis/anthropic/encoder.py": "what a model has written",
+    "apis/anthropic/messages.py": "what a model has written",
     "apis/anthropic/batches.py": "lines of our own",
     "apis/responses/background.py": "an error of our own",
     "batches/desk.py": "lines of our own, and one field of a request that was read before",

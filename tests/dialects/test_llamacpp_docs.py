@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.errors import ALL_KINDS
-from dragoman.server.apis.llamacpp.errors import error_body
-from dragoman.server.apis.llamacpp.parameters import NEUTRAL, WORDS
-from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody
+from dragoman.server.apis.llamacpp.api import LlamaEmbedBody
+from dragoman.server.apis.llamacpp.request import NEUTRAL, WORDS, LlamaCompletionBody, LlamaInfillBody, error_body
 from tests.support.golden import Failure
 from tests.support.tables import table
 

@@ -9,8 +9,7 @@ import pytest
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call
-from dragoman.server.apis.llamacpp.parameters import BANNED, NEUTRAL, default_settings
-from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
+from dragoman.server.apis.llamacpp.request import BANNED, NEUTRAL, LlamaSharedBody, default_settings
 from dragoman.server.progress import ProgressEncoder, ToldProgress
 from dragoman.types import Grammar, InfillPrompt, LineLimits, MixedPrompt, Prompt, SamplingParams
 from tests.dialects.llamacpp_calls import complete, infill

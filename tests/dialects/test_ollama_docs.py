@@ -7,15 +7,10 @@ from pathlib import Path
 import msgspec
 
 from dragoman.server.apis.ollama.api import NOT_OFFERED
-from dragoman.server.apis.ollama.errors import STATUSES
+from dragoman.server.apis.ollama.dialects import OllamaEmbedBody
+from dragoman.server.apis.ollama.models import OllamaPullBody
 from dragoman.server.apis.ollama.options import IGNORED_OPTIONS, OllamaOptions
-from dragoman.server.apis.ollama.schema import (
-    OllamaChatBody,
-    OllamaEmbedBody,
-    OllamaGenerateBody,
-    OllamaMessage,
-    OllamaPullBody,
-)
+from dragoman.server.apis.ollama.request import STATUSES, OllamaChatBody, OllamaGenerateBody, OllamaMessage
 from tests.support.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "ollama.md").read_text(encoding="utf-8")

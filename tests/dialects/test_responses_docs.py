@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from dragoman.server.apis.openai_wire.sampling import SharedBody
-from dragoman.server.apis.responses.api import API
-from dragoman.server.apis.responses.describe import EFFECTS
+from dragoman.server.apis.responses.api import API, EFFECTS
 from dragoman.server.apis.responses.items import ITEM_TYPES, REFUSED_PARTS, ROLES
-from dragoman.server.apis.responses.request import IGNORED, INCLUDES, REFUSED
-from dragoman.server.apis.responses.schema import EVENTS, ResponsesBody
+from dragoman.server.apis.responses.request import IGNORED, INCLUDES, REFUSED, ResponsesBody
+from dragoman.server.apis.responses.schema import EVENTS
 from dragoman.server.apis.responses.store import StoreLimits
 from tests.support.live_routes import live_document
 

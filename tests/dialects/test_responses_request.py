@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dragoman.errors import EngineFailed
-from dragoman.server.apis.responses.schema import ResponsesBody
+from dragoman.server.apis.responses.request import ResponsesBody
 from dragoman.types import Grammar
 from tests.dialects.openai_calls import SERVED, http_call, refusal, request, sampling
 from tests.dialects.responses_calls import TOOL, events_of, messages, prompt, respond, responses

@@ -19,7 +19,7 @@ from dragoman.errors import EngineFailed
 from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.apis import set_up_all
-from dragoman.server.apis.llamacpp.embed import scaled
+from dragoman.server.apis.llamacpp.api import scaled
 from dragoman.server.generation.service import Service
 from dragoman.server.registry import ServedModel
 from dragoman.tokenizer.chat_template import ChatTemplate

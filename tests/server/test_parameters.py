@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.parameters import ALIASES, PARAMETERS, Bounds, neutral_value
-from dragoman.server.apis.llamacpp.parameters import WORDS
+from dragoman.server.apis.llamacpp.request import WORDS
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE
 from dragoman.server.apis.ollama.options import OPTIONS
 from dragoman.server.apis.openai_wire.fields import BOUNDS

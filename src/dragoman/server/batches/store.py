@@ -191,16 +191,18 @@ class Store:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batches(self, owner: str | None = None) -> list[StoredBatch]:
-        """The owner's batches, or all, oldest first."""
+    def batches(self, owner: str | None = None, prefix: str = "") -> list[StoredBatch]:
+        """The owner's batches, or all, oldest first. `prefix`: of their ids, before an underscore; "" = any."""
         self.sweep()
         found = [one for one in self._batches.all() if owner is None or one.owner == owner]
+        found = [one for one in found if not prefix or one.id.startswith(f"{prefix}_")]
         return sorted(found, key=lambda one: (one.created_s, one.id))
 
-    def batch(self, batch_id: str, owner: str) -> StoredBatch:
-        """The owner's batch. Raises: NotFound."""
+    def batch(self, batch_id: str, owner: str, prefix: str = "") -> StoredBatch:
+        """The owner's batch. `prefix`: that its id must have, "" = any. Raises: NotFound."""
         self.sweep()
-        found = self._batches.get(batch_id) if _ID.fullmatch(batch_id) else None
+        is_right = _ID.fullmatch(batch_id) and (not prefix or batch_id.startswith(f"{prefix}_"))
+        found = self._batches.get(batch_id) if is_right else None
         if found is None or found.owner != owner:
             raise NotFound(f"No batch found with id '{batch_id[:80]}'", param="batch_id")
         return found

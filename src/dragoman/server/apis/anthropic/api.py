@@ -1,6 +1,15 @@
-"""Anthropic's Messages API: its operations, and how it is set up for a model."""
+"""Anthropic's Messages API: its operations, and how it is set up for a model; the served models for its clients.
+
+On the event loop. Source: Anthropic API reference, messages and models.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import msgspec
 
 from dragoman.server.api import (
     JSON_MEDIA_TYPE,
@@ -11,29 +20,234 @@ from dragoman.server.api import (
     json_reply,
     model_of_body,
 )
-from dragoman.server.apis.anthropic.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
-from dragoman.server.apis.anthropic.describe import schemas
-from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
-from dragoman.server.apis.anthropic.errors import (
+from dragoman.server.apis.anthropic.batches import (
+    BATCH_OPERATIONS,
+    BATCH_PARAMETERS,
+    PAGE,
+    Page,
+    batch_schemas,
+    rfc3339,
+)
+from dragoman.server.apis.anthropic.conversation import ALLOWED, CHOICES, IMAGE_TYPES, TOOL_NAME
+from dragoman.server.apis.anthropic.messages import EVENTS, AnthropicMessage, MessagesDialect, prompt_of, read_body
+from dragoman.server.apis.anthropic.request import (
+    ANTHROPIC,
+    DISPLAYS,
+    EFFORTS,
     ERRORS,
+    IGNORED,
+    MIN_BUDGET_TOKENS,
+    REFUSED,
     REQUEST_ID,
+    SERVICE_TIERS,
+    THINKING_TYPES,
+    TTLS,
+    VERSION,
     AnthropicError,
     ForEitherClient,
+    MessagesBody,
+    PromptBody,
+    cache_ttl,
+    named_without_effect,
     request_id_header,
 )
-from dragoman.server.apis.anthropic.models import PARAMETERS as MODEL_PARAMETERS
-from dragoman.server.apis.anthropic.models import for_anthropic_too
-from dragoman.server.apis.anthropic.parameters import cache_ttl, named_without_effect
-from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
+from dragoman.server.apis.openai_wire.describe import EFFECTS, field_schemas
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.apis.openai_wire.routes import V1_MODELS
-from dragoman.server.describe.answers import COUNTING, Answer, json_answer
-from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
-from dragoman.server.describe.json_schema import ref
+from dragoman.server.batches.keeping import page_of
+from dragoman.server.describe.answers import COUNTING, FINDING, LISTING, Answer, json_answer, merged
+from dragoman.server.describe.components import GENERATED, MESSAGES, header, parameter
+from dragoman.server.describe.components import IGNORED as IGNORED_HEADER
+from dragoman.server.describe.json_schema import (
+    LENIENT_BOOLEAN,
+    NON_EMPTY_TEXT,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    nullable,
+    ref,
+    struct_schemas,
+    without_null,
+)
 from dragoman.server.generation.tokenizing_service import tokenizing_service
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
+from dragoman.server.model_facts import ModelFacts, facts_of_all, facts_of_name
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
 from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope
+from dragoman.types import Limits
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+MODEL_PARAMETERS: Mapping[str, dict[str, Any]] = {
+    "anthropic-version": parameter(
+        "header", VERSION, "any version: the answer has the shape that Anthropic's clients read", TEXT
+    ),
+    "models_limit_query": parameter(
+        "query",
+        "limit",
+        f"with `{VERSION}`: how many models a page has",
+        {"type": "integer", "minimum": 1, "maximum": PAGE.most, "default": PAGE.usual},
+    ),
+    "models_after_query": parameter("query", "after_id", f"with `{VERSION}`: the page after this model", TEXT),
+    "models_before_query": parameter("query", "before_id", f"with `{VERSION}`: the page before this model", TEXT),
+}
+
+
+class AnthropicModel(msgspec.Struct, tag_field="type", tag="model"):
+    """One model. `max_input_tokens`, `max_tokens`: its context. `created_at`: when it was loaded."""
+
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int | None
+    max_tokens: int | None
+
+
+class AnthropicModelList(Page):
+    """One page of models."""
+
+    data: list[AnthropicModel]
+
+
+def _model(facts: ModelFacts) -> AnthropicModel:
+    created, length = rfc3339(facts.created_s), facts.max_model_len
+    return AnthropicModel(facts.name, facts.name, created, "active", length, length)
+
+
+def for_anthropic_too(operation: AnswerOperation) -> AnswerOperation:
+    """OpenAI's operation on a list of models or on one, with Anthropic's shape for its clients."""
+    is_list = "{" not in operation.path
+
+    async def answer(http: HttpCall, server: Server) -> Any:
+        if VERSION not in http.headers:
+            return await operation.answer(http, server)
+        if is_list:
+            await looked_at(server)
+            all_models = [_model(facts) for facts in facts_of_all(server.models)]
+            made: Any = AnthropicModelList.of(*page_of(all_models, http.query, PAGE))
+        else:
+            made = _model(facts_of_name(server.models, http.path_params["name"]))
+        return json_reply(200, made, request_id_header(http))
+
+    kind = AnthropicModelList if is_list else AnthropicModel
+    names = tuple(MODEL_PARAMETERS) if is_list else ("anthropic-version",)
+    theirs = ERRORS.answers((*LISTING, "invalid_parameter") if is_list else FINDING)
+    # Either client may meet the status.
+    shared = [kind for kind, status in OPENAI_ERRORS.statuses.items() if status in theirs]
+    return replace(
+        operation,
+        answers=merged(operation.answers, {200: json_answer(kind)}, OPENAI_ERRORS.answers(shared), theirs),
+        parameters=(*operation.parameters, *names),
+        answer=answer,
+    )
+
+
+# --- schemas ----------------------------------------------------------------------------------------------------------
+
+_EFFECTS = {
+    **EFFECTS,
+    "messages": "the conversation; if its last message is the assistant's, the answer continues it",
+    "model": "which model answers; the default model if absent, or a placeholder such as `default`",
+    "system": "the system prompt",
+    "max_tokens": "maximum number of tokens to generate; 0 only reads the prompt into the prefix cache",
+    "stream": "send the answer while it is generated",
+    "top_k": "only the k most likely tokens; 0 means all",
+    "stop_sequences": "texts that end the answer",
+    "tools": "the tools that the model may call",
+    "tool_choice": "whether it calls one",
+    "thinking": "whether the model thinks before it answers; its chat template decides if absent",
+    "output_config": "the form of the answer, and how much the model thinks",
+    "output_format": "the form of the answer, as older clients ask for it",
+    "cache_control": f"for how long the prompt is kept, as in any of its blocks; without effect where {NOT_KEPT}",
+}
+
+
+def schemas(model: ModelProfile) -> dict[str, Schema]:
+    parts = struct_schemas([MessagesBody, PromptBody])
+    messages, prompt = parts.pop("MessagesBody"), parts.pop("PromptBody")
+    parts["InputMessage"]["required"] = ["role", "content"]
+    fields = parts["InputMessage"]["properties"]
+    fields["role"], fields["content"] = {"enum": list(ALLOWED)}, without_null(fields["content"])
+    parts["InputBlock"] = _blocks()
+    parts["ImageSource"] = any_of(
+        an_object({"type": {"const": "base64"}, "media_type": {"enum": list(IMAGE_TYPES)}, "data": TEXT}),
+        an_object({"type": {"const": "url"}, "url": {"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://\S"}}),
+    )
+    parts["CustomTool"]["properties"] |= {
+        "name": {"type": "string", "pattern": f"^{TOOL_NAME.pattern}$"},
+        "type": nullable({"const": "custom"}),
+        "strict": nullable(LENIENT_BOOLEAN),
+    }
+    parts["CacheControl"] = an_object({"type": {"const": "ephemeral"}}, {"ttl": nullable({"enum": list(TTLS)})})
+    parts["ToolWish"] = an_object(
+        {"type": {"enum": list(CHOICES)}},
+        {"name": nullable(TEXT), "disable_parallel_tool_use": nullable(LENIENT_BOOLEAN)},
+    )
+    display = {"display": nullable({"enum": list(DISPLAYS)})}
+    budget = {"type": "integer", "minimum": MIN_BUDGET_TOKENS}
+    parts["ThinkingConfig"] = any_of(
+        an_object({"type": {"const": "enabled"}, "budget_tokens": budget}, display),
+        an_object(
+            {"type": {"enum": list(THINKING_TYPES[1:])}}, {**display, "budget_tokens": nullable({"type": "integer"})}
+        ),
+    )
+    parts["OutputFormat"] = an_object({"type": {"const": "json_schema"}, "schema": {"type": "object"}})
+    parts["OutputConfig"]["properties"]["effort"] = nullable({"enum": list(EFFORTS)})
+    return {
+        **parts,
+        "MessagesRequest": _body(messages, model, ["max_tokens", "messages"]),
+        "CountTokensRequest": _body(prompt, model, ["messages"]),
+    }
+
+
+def _blocks() -> Schema:
+    text = an_object({"type": {"const": "text"}, "text": TEXT})
+    image = an_object({"type": {"const": "image"}, "source": ref("ImageSource")})
+    result = {
+        "content": nullable(any_of(TEXT, array(any_of(text, image)))),
+        "is_error": nullable(LENIENT_BOOLEAN),
+    }
+    return any_of(
+        text,
+        image,
+        an_object({"type": {"const": "tool_use"}, "id": TEXT, "name": TEXT, "input": {"type": "object"}}),
+        an_object({"type": {"const": "tool_result"}, "tool_use_id": TEXT}, result),
+        an_object({"type": {"const": "thinking"}, "thinking": TEXT}, {"signature": nullable(TEXT)}),
+        an_object({"type": {"const": "redacted_thinking"}}, {"data": nullable(TEXT)}),
+    )
+
+
+def _body(body: Schema, model: ModelProfile, required: list[str]) -> Schema:
+    effects = {**{name: f"without effect: {reason}" for name, reason in IGNORED.items()}, **_EFFECTS}
+    properties = field_schemas(
+        body, effects, ANTHROPIC, model, required=required, defaults={"top_k": 0}, own=_own_types(body, model.limits)
+    )
+    refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
+    ignored = ", ".join(f"`{name}`" for name in IGNORED)
+    text = (
+        f"null means not given, for every field. Refused by name: {refused}. "
+        f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
+    )
+    return {"type": "object", "description": text, "properties": properties, "required": required}
+
+
+def _own_types(body: Schema, limits: Limits) -> dict[str, Schema]:
+    fields, word = body["properties"], {**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}
+    text = an_object({"type": {"const": "text"}, "text": TEXT})
+    return {
+        "messages": {**without_null(fields["messages"]), "minItems": 1, "maxItems": limits.max_messages},
+        "tools": {**without_null(fields["tools"]), "maxItems": limits.max_tools},
+        "system": any_of(TEXT, array(text, maxItems=limits.max_messages)),
+        "stop_sequences": array(word, maxItems=limits.max_stop_strings),
+        "service_tier": {"enum": list(SERVICE_TIERS)},
+    }
+
+
+# --- the API ----------------------------------------------------------------------------------------------------------
 
 NAME = "anthropic.messages"
 
@@ -56,6 +270,12 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     headers = note_ignored(server.switches.for_call(http.headers), idle)
     count = len((await tokenizing_service(model).tokenize(shown.prompt)).token_ids)
     return json_reply(200, TokenCount(count), {**headers, **request_id_header(http)})
+
+
+class TokenCount(msgspec.Struct):
+    """The answer of /v1/messages/count_tokens."""
+
+    input_tokens: int
 
 
 API = Api(
@@ -89,7 +309,7 @@ API = Api(
             path="/v1/messages/count_tokens",
             tag=_TAG,
             summary="How many tokens a prompt has",
-            answers=ERRORS.beside(json_answer(TokenCount, "the count", REQUEST_ID, *IGNORED), COUNTING),
+            answers=ERRORS.beside(json_answer(TokenCount, "the count", REQUEST_ID, *IGNORED_HEADER), COUNTING),
             body={JSON_MEDIA_TYPE: ref("CountTokensRequest")},
             example=_PROMPT,
             scope=Scope.INFERENCE,
@@ -97,6 +317,6 @@ API = Api(
         ),
         *BATCH_OPERATIONS,
     ),
-    joint=for_anthropic_too(V1_MODELS, OPENAI_ERRORS),
+    joint=tuple(for_anthropic_too(operation) for operation in V1_MODELS),
     joint_tellers={"/v1": ForEitherClient},
 )

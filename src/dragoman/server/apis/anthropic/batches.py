@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
 from dragoman.batch.requests import key_of, numbered_lines, read_line
-from dragoman.errors import InvalidParameter, InvalidRequest, NotFound
+from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
-from dragoman.server.apis.anthropic.errors import ERRORS
-from dragoman.server.apis.anthropic.parameters import ANTHROPIC
-from dragoman.server.apis.anthropic.schema import Page, rfc3339
+from dragoman.server.apis.anthropic.request import ANTHROPIC, ERRORS
 from dragoman.server.apis.openai_wire.fields import decode_object
 from dragoman.server.batches.desk import AnswerLine
 from dragoman.server.batches.keeping import PageNames, desk_of, page_of
@@ -29,7 +28,7 @@ from dragoman.server.security.scopes import Scope
 
 BATCHES = "/v1/messages/batches"
 MAX_REQUESTS = 100_000  # Anthropic API reference, create a message batch
-PAGE = PageNames("after_id", "before_id", 20, 1000)  # the same, list message batches
+PAGE = PageNames("after_id", "before_id", 20, 1000)  # the same, list message batches and list models
 
 _WINDOW_S = 24 * 3600
 _PREFIX = "msgbatch"
@@ -37,6 +36,24 @@ _PATH = "/v1/messages"
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _JSONL = "application/x-jsonl"
 _PIECE = 256  # lines that are sent together
+
+
+class Page(msgspec.Struct):
+    """One page of a list, whose entries have ids."""
+
+    data: list[Any]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+    @classmethod
+    def of(cls, data: list[Any], has_more: bool) -> Self:
+        return cls(data, has_more, *((data[0].id, data[-1].id) if data else (None, None)))
+
+
+def rfc3339(seconds: float) -> str:
+    """A time since the epoch, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class MessageCounts(msgspec.Struct):
@@ -139,15 +156,12 @@ def _requests(http: HttpCall) -> tuple[bytes, int]:
 
 
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
-    found = desk_of(server).store.batch(http.path_params["name"], http.caller)
-    if not found.id.startswith(f"{_PREFIX}_"):
-        raise NotFound(f"No batch found with id '{found.id}'", param="batch_id")
-    return found
+    return desk_of(server).store.batch(http.path_params["name"], http.caller, _PREFIX)
 
 
 async def list_batches(http: HttpCall, server: Server) -> MessageBatchList:
-    found = [one for one in reversed(desk_of(server).store.batches(http.caller)) if one.id.startswith(f"{_PREFIX}_")]
-    page, has_more = page_of(found, http.query, PAGE)
+    newest_first = desk_of(server).store.batches(http.caller, _PREFIX)[::-1]
+    page, has_more = page_of(newest_first, http.query, PAGE)
     return MessageBatchList.of([_shape(one, http) for one in page], has_more)
 
 

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dragoman import __version__
 from dragoman.errors import Unavailable, UnsupportedFeature
 from dragoman.server.api import HttpCall, Reply, json_reply, model_of_body
-from dragoman.server.apis.llamacpp.dialect import AppliedAdapter, CompletionDialect
-from dragoman.server.apis.llamacpp.parameters import WORDS, default_settings
-from dragoman.server.apis.llamacpp.schema import (
-    LlamaAdapter,
-    LlamaDefaults,
-    LlamaDone,
-    LlamaModalities,
-    LlamaNext,
-    LlamaProps,
-    LlamaSlot,
-    LlamaTemplated,
-)
+from dragoman.server.apis.llamacpp.completion import AppliedAdapter, CompletionDialect
+from dragoman.server.apis.llamacpp.request import WORDS, default_settings
 from dragoman.server.apis.openai_wire.conversation import CONVERSATION_FIELDS, ChatBody, bare_conversation
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, applied_adapter
@@ -32,6 +24,78 @@ from dragoman.server.registry import ServedModel
 from dragoman.server.responder import note_ignored
 
 COMPLETION = "llamacpp.completion"
+
+
+class LlamaTemplated(msgspec.Struct):
+    """A conversation as the model sees it."""
+
+    prompt: str
+
+
+class LlamaNext(msgspec.Struct):
+    """The progress of a slot's answer."""
+
+    has_next_token: bool
+    n_remain: int
+    n_decoded: int
+
+
+class LlamaSlot(msgspec.Struct, kw_only=True):
+    """Room for one sequence, and the progress of the sequence in it."""
+
+    id: int
+    id_task: int = -1
+    n_ctx: int
+    speculative: bool
+    is_processing: bool
+    next_token: LlamaNext
+
+
+class LlamaModalities(msgspec.Struct):
+    """The inputs that a model takes besides text."""
+
+    vision: bool
+    audio: bool = False
+
+
+class LlamaDefaults(msgspec.Struct):
+    """The defaults of calls."""
+
+    n_ctx: int
+    params: dict[str, Any]
+
+
+class LlamaProps(msgspec.Struct, kw_only=True):
+    """The answer of GET /props."""
+
+    default_generation_settings: LlamaDefaults
+    total_slots: int
+    model_alias: str
+    model_path: str
+    modalities: LlamaModalities
+    chat_template: str
+    chat_template_caps: dict[str, bool]
+    bos_token: str
+    eos_token: str
+    build_info: str
+    endpoint_slots: bool
+    endpoint_props: bool = False
+    endpoint_metrics: bool = True
+    is_sleeping: bool = False
+
+
+class LlamaAdapter(msgspec.Struct):
+    """An adapter, and how much of it is applied where a call says nothing."""
+
+    id: int
+    path: str
+    scale: float
+
+
+class LlamaDone(msgspec.Struct):
+    """It was done."""
+
+    success: bool = True
 
 
 def model_meant(http: HttpCall, server: Server) -> str | None:

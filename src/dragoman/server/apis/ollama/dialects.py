@@ -1,40 +1,60 @@
-"""Reads `/api/generate`, `/api/chat`. On the event loop. Source: Ollama API reference (docs/api.md), and its server."""
+"""Reads `/api/generate`, `/api/chat`, and `/api/embed` with its older form. On the event loop.
+
+Source: Ollama API reference (docs/api.md), and its server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import InvalidRequest, UnsupportedFeature
-from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, PureDialect, Reply, json_reply
-from dragoman.server.apis.ollama.encoder import CLOCK, Clock, OllamaEncoder, answer_object
-from dragoman.server.apis.ollama.errors import ERRORS
-from dragoman.server.apis.ollama.names import model_meant, served_name
+from dragoman.server.api import (
+    Call,
+    CallSwitches,
+    HttpCall,
+    ModelProfile,
+    Opening,
+    PureDialect,
+    Reply,
+    json_reply,
+)
+from dragoman.server.apis.ollama.encoder import CLOCK, Clock, Nanoseconds, OllamaEncoder, answer_object, nanoseconds
+from dragoman.server.apis.ollama.models import model_meant, served_name
 from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.request import (
+    ERRORS,
     IGNORED,
     KEPT,
+    OllamaBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    OllamaMessage,
     Sent,
     content_of,
     format_grammar,
     idle_without_text,
     keep_s,
     logprobs_of,
+    named_model,
+    note_keep_alive,
     read_body,
     thinking_kwargs,
     without_effect,
 )
-from dragoman.server.apis.ollama.schema import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage
 from dragoman.server.apis.openai_wire.common import Reading
 from dragoman.server.apis.openai_wire.conversation import ChatBody, tool_use
 from dragoman.server.apis.openai_wire.fields import check_count
+from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsOperation, told_as
 from dragoman.server.apis.openai_wire.sampling import reasons_of, shared_body, shared_request
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
 from dragoman.server.http.exchange import Exchange
+from dragoman.server.observation.record import current_call
 from dragoman.server.operations import Proceed, Server
+from dragoman.server.pooling.base import EmbedRequest, Numbers, Pooled, Truncation, embedder
 from dragoman.server.responder import note_ignored
 from dragoman.types import ChatPrompt, Prompt, TextPrompt
 
@@ -219,7 +239,7 @@ class ChatDialect(_Dialect):
 def template_messages(messages: Sequence[OllamaMessage]) -> tuple[dict[str, Any], ...]:
     """The conversation as templates take it. Raises: InvalidRequest."""
     calls = _Calls()
-    return tuple(_message(message, f"messages[{i}].", calls) for i, message in enumerate(messages))
+    return tuple(_template_message(message, f"messages[{i}].", calls) for i, message in enumerate(messages))
 
 
 class _Calls:
@@ -254,7 +274,7 @@ class _Calls:
         return {name: value for name, value in entry.items() if value}
 
 
-def _message(message: OllamaMessage, path: str, calls: _Calls) -> dict[str, Any]:
+def _template_message(message: OllamaMessage, path: str, calls: _Calls) -> dict[str, Any]:
     if not message.role:
         raise WORDS.fault(f"{path}role", "missing", f"{path}role is missing: every message must have a role")
     role = message.role.lower()
@@ -266,3 +286,84 @@ def _message(message: OllamaMessage, path: str, calls: _Calls) -> dict[str, Any]
     if message.thinking:
         entry["reasoning_content"] = message.thinking
     return entry
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------------
+
+
+class OllamaEmbedBody(msgspec.Struct, kw_only=True):
+    """The body of POST /api/embed. `truncate` absent = true."""
+
+    model: str | None = None
+    input: str | list[str] | None = None
+    truncate: bool | None = None
+    dimensions: int | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+
+class OllamaEmbeddingsBody(msgspec.Struct, kw_only=True):
+    """The body of POST /api/embeddings, which `/api/embed` has replaced."""
+
+    model: str | None = None
+    prompt: str | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+
+class OllamaEmbedded(msgspec.Struct):
+    """The answer of /api/embed: an embedding for each text."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: Nanoseconds
+    load_duration: Nanoseconds
+    prompt_eval_count: int
+
+
+class OllamaEmbedding(msgspec.Struct):
+    """The answer of /api/embeddings."""
+
+    embedding: list[float]
+
+
+async def _embed(call: TextsCall[OllamaEmbedBody]) -> OllamaEmbedded:
+    record, body = current_call(), call.body
+    begin_s = CLOCK.timer() if record is None else record.begin_s
+    texts = [body.input] if isinstance(body.input, str) else body.input or []
+    check_count("input", len(texts), call.limits.max_prompts, WORDS)
+    ready_s = CLOCK.timer()
+    truncation = Truncation.NONE if body.truncate is False else Truncation.RIGHT
+    made = await _made(call, "input", texts, truncation=truncation, dimensions=body.dimensions, normalize=True)
+    return OllamaEmbedded(
+        model=body.model or "",
+        embeddings=[] if made is None else made.values.tolist(),
+        total_duration=nanoseconds(CLOCK.timer() - begin_s),
+        load_duration=nanoseconds(ready_s - begin_s),
+        prompt_eval_count=0 if made is None else sum(made.num_tokens),
+    )
+
+
+async def _embeddings(call: TextsCall[OllamaEmbeddingsBody]) -> OllamaEmbedding:
+    prompt = call.body.prompt
+    made = await _made(call, "prompt", [prompt] if prompt else [], truncation=Truncation.RIGHT)
+    return OllamaEmbedding([] if made is None else made.values[0].tolist())
+
+
+async def _made(call: TextsCall[Any], name: str, texts: Sequence[str], **more: Any) -> Pooled[Numbers] | None:
+    """The texts' vectors, None without texts; errors speak of the texts by `name`."""
+    named_model(call.body.model)
+    note_keep_alive(call.body.keep_alive)
+    service = embedder(call.profile)
+    if not texts:
+        return None
+    with told_as({"texts": name}, lambda index: f"{name}[{index}]" if len(texts) > 1 else name):
+        return await service.embed(EmbedRequest(texts=texts, request_id=call.request_id, **more))
+
+
+def _idle(call: TextsCall[Any]) -> Iterator[str]:
+    yield from idle_without_text(call.raw, type(call.body))
+
+
+EMBED = TextsOperation(OllamaEmbedBody, _embed, WORDS, ERRORS, _idle)
+EMBEDDINGS = TextsOperation(OllamaEmbeddingsBody, _embeddings, WORDS, ERRORS, _idle)

@@ -6,24 +6,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import NDJSON_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply, jsonline
-from dragoman.server.apis.ollama.errors import OllamaError
-from dragoman.server.apis.ollama.schema import (
-    DoneReason,
-    OllamaAnswerMessage,
-    OllamaCall,
-    OllamaCalledFunction,
-    OllamaChatted,
-    OllamaGenerated,
-    OllamaLogprob,
-    OllamaTopLogprob,
+from dragoman.server.api import (
+    NDJSON_MEDIA_TYPE,
+    Encoder,
+    Head,
+    IndexedEvent,
+    Reply,
+    json_reply,
+    jsonline,
 )
+from dragoman.server.apis.ollama.request import OllamaError
 from dragoman.server.apis.openai_wire.common import json_logprob
 from dragoman.server.observation.measured import current_measure
 from dragoman.server.observation.record import current_call
@@ -37,6 +35,96 @@ from dragoman.types import (
     ToolCall,
     ToolCallDelta,
 )
+
+Nanoseconds = Annotated[int, Meta(description="nanoseconds")]
+
+
+Rfc3339 = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+DoneReason = Literal["stop", "length", "load", "unload"]
+
+
+class OllamaTopLogprob(msgspec.Struct):
+    """A candidate."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class OllamaLogprob(msgspec.Struct):
+    """A generated token; `bytes` are its own, however its character was pieced together."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+    top_logprobs: list[OllamaTopLogprob] | UnsetType = UNSET
+
+
+class OllamaCalledFunction(msgspec.Struct):
+    """The function that a tool call names; `index` counts the calls of the answer."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCall(msgspec.Struct):
+    """A tool call of an answer."""
+
+    id: str
+    function: OllamaCalledFunction
+
+
+class OllamaAnswerMessage(msgspec.Struct):
+    """The assistant's message, or what a line adds to it."""
+
+    role: str
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaCall] | UnsetType = UNSET
+
+
+class OllamaGenerated(msgspec.Struct, kw_only=True):
+    """The answer of /api/generate, or one line of it: the last one is `done`, and has how it ended and how long it took.
+
+    `load_duration`: until the first step, which is waiting, and loading the model if the call had to wait for that;
+    `prompt_eval_duration`: until the first token, `eval_duration`: from there on. `context`: all tokens, for the next call.
+    """
+
+    model: str
+    created_at: Rfc3339
+    response: str
+    thinking: str | UnsetType = UNSET
+    done: bool
+    done_reason: DoneReason | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET
+    total_duration: Nanoseconds | UnsetType = UNSET
+    load_duration: Nanoseconds | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: Nanoseconds | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: Nanoseconds | UnsetType = UNSET
+    logprobs: list[OllamaLogprob] | UnsetType = UNSET
+
+
+class OllamaChatted(msgspec.Struct, kw_only=True):
+    """The answer of /api/chat, or one line of it, as `OllamaGenerated`."""
+
+    model: str
+    created_at: Rfc3339
+    message: OllamaAnswerMessage
+    done: bool
+    done_reason: DoneReason | UnsetType = UNSET
+    total_duration: Nanoseconds | UnsetType = UNSET
+    load_duration: Nanoseconds | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: Nanoseconds | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: Nanoseconds | UnsetType = UNSET
+    logprobs: list[OllamaLogprob] | UnsetType = UNSET
+
 
 _REASONS: dict[FinishReason, DoneReason] = {
     FinishReason.EOS: "stop",

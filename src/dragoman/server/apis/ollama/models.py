@@ -1,36 +1,167 @@
-"""The served models in Ollama's form. On the event loop; never waits. Source: Ollama API reference (docs/api.md)."""
+"""The served models in Ollama's form: their names, the lists, `/api/show` and `/api/pull`. On the event loop.
+
+Sources: Ollama API reference (docs/api.md); Hugging Face, `hf.co/ORG/NAME:TYPE`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, UnsetType
 
-from dragoman.errors import NotFound
-from dragoman.server.api import HttpCall, ModelCard, Reply, json_reply
-from dragoman.server.apis.ollama.encoder import rfc3339
-from dragoman.server.apis.ollama.errors import not_found
-from dragoman.server.apis.ollama.names import meant, tagged
-from dragoman.server.apis.ollama.options import WORDS
-from dragoman.server.apis.ollama.request import named_model
-from dragoman.server.apis.ollama.schema import (
-    OllamaDetails,
-    OllamaListed,
-    OllamaLoaded,
-    OllamaRunning,
-    OllamaShowBody,
-    OllamaShown,
-    OllamaTags,
-    OllamaVersion,
+from dragoman.errors import NotFound, ServerError, UnsupportedFeature
+from dragoman.server.api import (
+    NDJSON_MEDIA_TYPE,
+    Head,
+    HttpCall,
+    ModelCard,
+    ModelProfile,
+    Reply,
+    StreamedReply,
+    json_reply,
+    jsonline,
+    model_of_body,
 )
+from dragoman.server.apis.ollama.encoder import Rfc3339, rfc3339
+from dragoman.server.apis.ollama.options import WORDS
+from dragoman.server.apis.ollama.request import OllamaError, named_model, not_found
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
 from dragoman.server.generation.tokenizing_service import TokenizingService
-from dragoman.server.hosting import ModelStatus
+from dragoman.server.hosting import ModelStatus, PullStep
 from dragoman.server.model_facts import ModelFacts, facts_by_name, facts_of, facts_of_all, facts_of_unloaded
 from dragoman.server.operations import Server, looked_at
-from dragoman.server.registry import ServedModel
+from dragoman.server.registry import PLACEHOLDER_MODELS, ServedModel
 from dragoman.server.responder import note_ignored
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+class OllamaShowBody(msgspec.Struct, kw_only=True):
+    """The body of POST /api/show; `name` is what `model` was called before."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None
+
+
+class OllamaPullBody(msgspec.Struct, kw_only=True):
+    """The body of POST /api/pull; `name` is what `model` was called before. `stream` absent = true."""
+
+    model: str | None = None
+    name: str | None = None
+    stream: bool | None = None
+    insecure: bool | None = None
+
+
+class OllamaDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's kind. `parameter_size`: "" if not known; `quantization_level`: the data type it runs in."""
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class OllamaModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `size`: bytes of its files. `digest`: of their names, sizes and beginnings."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: OllamaDetails
+
+
+class OllamaListed(OllamaModel, frozen=True, kw_only=True):
+    """One model of /api/tags."""
+
+    modified_at: Rfc3339
+
+
+class OllamaTags(msgspec.Struct, frozen=True):
+    """GET /api/tags."""
+
+    models: list[OllamaListed]
+
+
+class OllamaLoaded(OllamaModel, frozen=True, kw_only=True):
+    """One model of /api/ps. `size_vram`: bytes on a GPU."""
+
+    expires_at: Rfc3339
+    size_vram: int
+    context_length: int
+
+
+class OllamaRunning(msgspec.Struct, frozen=True):
+    """GET /api/ps."""
+
+    models: list[OllamaLoaded]
+
+
+class OllamaShown(msgspec.Struct, kw_only=True):
+    """The answer of /api/show. `template` is Jinja, as the model brings it. `parameters`: what its file says of them."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: OllamaDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: Rfc3339
+    license: str | UnsetType = UNSET
+
+
+class OllamaPulled(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of /api/pull, or one line of it: the last one is `success`.
+
+    `digest`: the commit of the repository. `total`, `completed`: bytes of all files that are needed, and that are here.
+    """
+
+    status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
+
+
+class OllamaVersion(msgspec.Struct, frozen=True):
+    """GET /api/version: of the Ollama whose API this is."""
+
+    version: str
+
+
+LATEST = ":latest"
+
+
+def meant(name: str, knows: Callable[[str], bool]) -> str:
+    """The served name for `name`, with or without the tag; `name` itself if there is none."""
+    if knows(name):
+        return name
+    other = name.removesuffix(LATEST) if name.endswith(LATEST) else f"{name}{LATEST}"
+    return other if other and knows(other) else name
+
+
+def model_meant(http: HttpCall, server: Server) -> str | None:
+    name = model_of_body(http, server)
+    return None if name is None else meant(name, server.models.knows)
+
+
+def served_name(name: str, profile: ModelProfile) -> str:
+    known = {profile.name, *profile.aliases, *profile.adapter_names()}
+    return meant(name, known.__contains__)
+
+
+def tagged(name: str) -> str:
+    """The name as lists show it: clients take the part behind the colon for the tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}{LATEST}"
+
+
+# --- lists and descriptions -------------------------------------------------------------------------------------------
 
 VERSION = "0.13.5"  # whose API this is: clients compare the number to know what they may send
 NEVER = "9999-12-31T23:59:59Z"  # when a model that stays loaded expires
@@ -200,3 +331,68 @@ def _info_of(facts: ModelFacts) -> dict[str, Any]:
         if isinstance(value, int | float):
             info[f"{family}.{key}"] = value
     return info
+
+
+# --- pull -------------------------------------------------------------------------------------------------------------
+
+_HUB = re.compile(r"(?:https?://)?(?:hf\.co|huggingface\.co)/", re.IGNORECASE)
+_NOT_ALLOWED = (
+    "pull is not offered here: clients may have models downloaded only if the server was started with --allow-pull "
+    "(option.allow_pull)"
+)
+_BEGUN = OllamaPulled(status="pulling manifest")
+_DONE = OllamaPulled(status="success")
+
+
+async def pull(http: HttpCall, server: Server) -> Reply | StreamedReply:
+    raw = decode_object(http, WORDS)
+    body = read_struct(raw, OllamaPullBody, WORDS)
+    name = _HUB.sub("", named_model(body.model or body.name), count=1)
+    idle = [*unknown_names(raw, OllamaPullBody), *(["insecure"] if body.insecure else [])]
+    headers = note_ignored(server.switches.for_call(http.headers), idle)
+    steps = None if _is_served(name, server) else _begun(name, server)
+    if body.stream is not False:
+        return StreamedReply(Head(NDJSON_MEDIA_TYPE, headers=headers), _lines(steps), _last_line)
+    async for _ in _lines(steps):
+        pass
+    return json_reply(200, _DONE, headers)
+
+
+def _is_served(name: str, server: Server) -> bool:
+    models = server.models
+    is_default = name in PLACEHOLDER_MODELS and bool(models.models)
+    return is_default or models.knows(meant(name, models.knows))
+
+
+def _begun(name: str, server: Server) -> AsyncGenerator[PullStep]:
+    if server.pulling is None:
+        raise UnsupportedFeature(_NOT_ALLOWED)
+    return server.pulling.pull(name.removesuffix(LATEST))
+
+
+async def _lines(steps: AsyncGenerator[PullStep] | None) -> AsyncGenerator[bytes]:
+    yield _line(_BEGUN)
+    if steps is not None:
+        async with aclosing(steps):
+            async for step in steps:
+                if told := _told_step(step):
+                    yield _line(told)
+    yield _line(_DONE)
+
+
+def _told_step(step: PullStep) -> OllamaPulled | None:
+    if step.note:
+        return OllamaPulled(status=step.note)
+    if not step.size:
+        return None
+    return OllamaPulled(
+        status=f"pulling {step.what}", digest=f"sha1:{step.commit}", total=step.size, completed=step.num_bytes
+    )
+
+
+def _line(told: OllamaPulled | OllamaError) -> bytes:
+    return jsonline(msgspec.json.encode(told))
+
+
+def _last_line(error: ServerError) -> bytes:
+    return _line(OllamaError(error.message))

@@ -1,4 +1,7 @@
-"""Reads bodies except prompts. On the event loop. Source: Ollama API reference (docs/api.md), and its server."""
+"""The bodies of `/api/generate` and `/api/chat`, how they are read except for prompts, and the errors of Ollama's API.
+
+On the event loop. Sources: Ollama API reference (docs/api.md), its API types and its server; its Python client.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.durations import seconds_of
-from dragoman.errors import UnsupportedFeature
+from dragoman.errors import ServerError, UnsupportedFeature
 from dragoman.parameters import Bounds
-from dragoman.server.api import HttpCall, ModelProfile
+from dragoman.server.api import HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
-from dragoman.server.apis.ollama.schema import OllamaBody
+from dragoman.server.apis.openai_wire.conversation import Tool
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
     check_number,
@@ -25,8 +28,111 @@ from dragoman.server.apis.openai_wire.fields import (
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.keeping import is_ttl_idle
 from dragoman.server.apis.openai_wire.llamacpp_names import NO_SHIFT
+from dragoman.server.apis.openai_wire.profile import MAX_SHOWN_LENGTH
+from dragoman.server.describe.answers import json_teller
+from dragoman.server.error_kinds import statuses
 from dragoman.server.observation.record import current_call
 from dragoman.types import Grammar
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class OllamaBody(msgspec.Struct, kw_only=True):
+    """Fields that `/api/generate` and `/api/chat` share; None = not given. `stream` absent = true.
+
+    `format`: "json", or a JSON schema. `think`: true, false, or how much the model reasons first. `keep_alive`: seconds, or
+    a duration like "5m".
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    keep_alive: float | str | None = None
+    options: OllamaOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+
+
+class OllamaGenerateBody(OllamaBody, kw_only=True):
+    """The body of POST /api/generate. `images`: base64. `context`: the token ids that an earlier answer gave."""
+
+    prompt: str | None = None
+    suffix: str | None = None
+    images: list[str] | None = None
+    system: str | None = None
+    template: str | None = None
+    context: list[int] | None = None
+    raw: bool | None = None
+
+
+class OllamaFunction(msgspec.Struct, kw_only=True):
+    """The function of a tool call that was made earlier in the conversation."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
+class OllamaToolCall(msgspec.Struct, kw_only=True):
+    """A tool call that the assistant made earlier in the conversation."""
+
+    function: OllamaFunction
+    id: str | None = None
+
+
+class OllamaMessage(msgspec.Struct, kw_only=True):
+    """One message of the conversation. `tool_name`: of role `tool`, whose result this is. `images`: base64."""
+
+    role: str | None = None
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[OllamaToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class OllamaChatBody(OllamaBody, kw_only=True):
+    """The body of POST /api/chat."""
+
+    messages: list[OllamaMessage] | None = None
+    tools: list[Tool] | None = None
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+STATUSES = statuses(overloaded=503, engine_dead=500)
+
+_PICTURE = re.compile(r"messages\[(\d+)\]\.content\[(\d+)\](?:\.image_url(?:\.url)?| of type image_url)")
+
+
+class OllamaError(msgspec.Struct):
+    """The body of an error, and the last line of a stream that broke off."""
+
+    error: str
+
+
+def told(error: ServerError, http: HttpCall) -> str:
+    """The error in one line, with places in the neutral request replaced by their names in this API."""
+    if error.kind == "not_found" and error.param == "model" and (name := model_of_body(http, None)):
+        return not_found(name)
+    if not error.param or not error.param.startswith("messages"):
+        return error.message
+    # A prompt is one turn of a conversation here.
+    place = r"images[\2]" if http.field("messages") is None else r"messages[\1].images[\2]"
+    return _PICTURE.sub(place, error.message)
+
+
+def not_found(name: str) -> str:
+    """The error for a model that is not served; a long name is cut."""
+    return f"model '{' '.join(name[:MAX_SHOWN_LENGTH].split())}' not found"
+
+
+ERRORS = json_teller(STATUSES, OllamaError, lambda error, http: OllamaError(told(error, http)))
+
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 BodyT = TypeVar("BodyT", bound=OllamaBody)
 

@@ -198,21 +198,13 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
 
 async def list_batches(http: HttpCall, server: Server) -> BatchList:
     desk = desk_of(server)
-    found = [one for one in reversed(desk.store.batches(http.caller)) if _is_listed(one)]
-    page, has_more = page_of(found, http.query, PAGE)
+    page, has_more = page_of(desk.store.batches(http.caller, _PREFIX)[::-1], http.query, PAGE)
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return BatchList([_shape(desk.seen(one)) for one in page], first, last, has_more)
 
 
-def _is_listed(batch: StoredBatch) -> bool:
-    return batch.id.startswith(f"{_PREFIX}_")
-
-
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
-    found = desk_of(server).store.batch(http.path_params["batch_id"], http.caller)
-    if not _is_listed(found):
-        raise NotFound(f"No batch found with id '{found.id}'", param="batch_id")
-    return found
+    return desk_of(server).store.batch(http.path_params["batch_id"], http.caller, _PREFIX)
 
 
 async def get_batch(http: HttpCall, server: Server) -> BatchObject:

@@ -149,6 +149,11 @@ def read_texts(
     return texts
 
 
+def is_token_id(value: Any) -> bool:
+    """True for a whole number, which may be out of range; truth values are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def read_token_ids(name: str, ids: Sequence[int] | None, most: int, profile: Profile) -> tuple[int, ...]:
     if not ids:
         return ()

@@ -26,6 +26,7 @@ from dragoman.server.apis.openai_wire.fields import (
     check_count,
     check_word,
     decode_object,
+    is_token_id,
     read_struct,
     shown,
     unknown_names,
@@ -64,7 +65,7 @@ def read_texts(name: str, value: Any, limits: Limits, words: Profile) -> Texts:
         raise words.wrong(name, "a string, an array of strings or token ids", value, "type")
     if not value:
         raise words.fault(name, "empty", f"{name} must hold at least one text, got none")
-    if _is_id(value[0]):
+    if is_token_id(value[0]):
         return Texts([_token_ids(name, value, limits, words)], is_list=False)
     check_count(name, len(value), limits.max_prompts, words)
     return Texts([_text(f"{name}[{index}]", one, limits, words) for index, one in enumerate(value)], is_list=True)
@@ -96,14 +97,10 @@ def _token_ids(name: str, values: list[Any], limits: Limits, words: Profile) -> 
     if not values:
         raise words.fault(name, "empty", f"{name} must hold at least one token, got none")
     if set(map(type, values)) != {int}:
-        wrong = next(index for index, one in enumerate(values) if not _is_id(one))
+        wrong = next(index for index, one in enumerate(values) if not is_token_id(one))
         place = f"{name}[{wrong}]"
         raise words.wrong(place, "a token id like the others", values[wrong], "type")
     return tuple(values)
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _checked(name: str, text: str, limits: Limits, words: Profile) -> str:

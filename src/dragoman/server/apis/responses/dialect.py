@@ -21,9 +21,14 @@ from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
 from dragoman.server.apis.openai_wire.sampling import check_shared, reasons_of, shared_request, without_effect
 from dragoman.server.apis.responses.encoder import ResponseEncoder
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
-from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.request import (
     IGNORED,
+    TOOL_FIELDS,
+    InputItem,
+    ReasoningOptions,
+    ResponsesBody,
+    ResponsesProfile,
+    TextFormat,
     check_options,
     check_refused,
     idle_names,
@@ -32,16 +37,7 @@ from dragoman.server.apis.responses.request import (
     template_kwargs,
     top_logprobs,
 )
-from dragoman.server.apis.responses.schema import (
-    InputItem,
-    ReasoningOptions,
-    Response,
-    ResponsesBody,
-    TextFormat,
-    ToldFormat,
-    ToldReasoning,
-    ToldText,
-)
+from dragoman.server.apis.responses.schema import Response, ToldFormat, ToldReasoning, ToldText
 from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, current_asking
 from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
 from dragoman.types import ChatPrompt, GenerationRequest
@@ -363,5 +359,4 @@ def _told_text(body: ResponsesBody) -> ToldText:
 
 def _told_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function") or tool
-    names = ("name", "description", "parameters", "strict")
-    return {"type": "function", **{name: function.get(name) for name in names}}
+    return {"type": "function", **{name: function.get(name) for name in TOOL_FIELDS}}

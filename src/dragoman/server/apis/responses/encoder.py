@@ -16,7 +16,7 @@ from dragoman.server.apis.openai_wire.common import Usage, UsageCounter, end_of,
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.apis.responses import schema
 from dragoman.server.apis.responses.items import new_item_id
-from dragoman.server.apis.responses.profiles import ResponsesProfile
+from dragoman.server.apis.responses.request import ResponsesProfile
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

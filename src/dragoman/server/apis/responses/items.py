@@ -12,7 +12,7 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.conversation import joined_content, parsed_arguments, picture
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, check_word, either, shown
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.responses.schema import InputItem, InputPart
+from dragoman.server.apis.responses.request import InputItem, InputPart
 from dragoman.server.apis.responses.store import Item
 from dragoman.tokenizer.message_content import PART_SEPARATOR
 from dragoman.types import Limits

@@ -1,15 +1,26 @@
-"""Checks what Responses has beside the conversation. Called by the dialect. Source: OpenAI API reference, responses."""
+"""Reads the parameters and tools of a response; the differences between `/v1` and `/v3`. On the event loop.
+
+Sources: OpenAI API reference, responses; OVMS 2026.2, openai_responses.cpp and its documentation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.parameters import UINT32_MAX
 from dragoman.server.apis.openai_wire.common import Reading
-from dragoman.server.apis.openai_wire.conversation import ToolUse, checked_function, plain_choice, tools_passed_over
+from dragoman.server.apis.openai_wire.conversation import (
+    ImageUrl,
+    ToolUse,
+    checked_function,
+    plain_choice,
+    tools_passed_over,
+)
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
     check_count,
@@ -21,13 +32,156 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import ResponseFormat, read_response_format
-from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
-from dragoman.server.apis.openai_wire.sampling import logprob_count
+from dragoman.server.apis.openai_wire.sampling import SharedBody, logprob_count
 from dragoman.server.apis.openai_wire.thinking import effort_switches
-from dragoman.server.apis.responses.profiles import ResponsesProfile
-from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
+from dragoman.server.apis.ovms_wire.profile import V3_CHAT
 from dragoman.types import Grammar, Limits, ToolChoice
+
+
+class InputPart(msgspec.Struct, kw_only=True):
+    """One part of an item's content: `input_text`, `output_text`, `refusal`, `input_image`, `reasoning_text`, ..."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | ImageUrl | None = None
+    detail: str | None = None
+
+
+class InputItem(msgspec.Struct, kw_only=True):
+    """One item of the input: a message, a function call, its output, reasoning, or a reference to any of them."""
+
+    type: str | None = None
+    id: str | None = None
+    role: str | None = None
+    content: str | list[InputPart] | None = None
+    summary: list[InputPart] | None = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    output: str | list[InputPart] | None = None
+
+
+class TextFormat(msgspec.Struct, kw_only=True):
+    """`text.format`: text, json_object, or json_schema with its schema."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True):
+    """`text`."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(msgspec.Struct, kw_only=True):
+    """`reasoning`. `generate_summary` is what `summary` was called before; `max_tokens` is OpenRouter's."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    max_tokens: int | None = None
+
+
+class ResponsesBody(SharedBody, kw_only=True):
+    input: str | list[InputItem] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    logprobs: bool | None = None
+    truncation: str | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def reasoning_tokens(self) -> int | None:
+        return None if self.reasoning is None else self.reasoning.max_tokens
+
+
+_CONTENT = "input[].content[]"
+_IMAGE = "input_image.image_url must be a string or object"
+
+_TEXTS: Mapping[str, str] = {
+    "input.missing": "input missing in request",
+    "input.type": "input is not a string or array",
+    "input.empty": "input cannot be empty",
+    "input.no_items": "Messages array cannot be empty",
+    "input[].type": "input array items must be objects",
+    "input[].role.missing": "input item role is missing or invalid",
+    "input[].role.type": "input item role is missing or invalid",
+    "input[].content.missing": "input item content is missing",
+    "input[].content.type": "input item content must be a string or array",
+    "input[].content.empty": "Invalid message structure - content array is empty",
+    f"{_CONTENT}.type": "input content items must be objects",
+    f"{_CONTENT}.type.missing": "input content item type is missing or invalid",
+    f"{_CONTENT}.type.type": "input content item type is missing or invalid",
+    f"{_CONTENT}.type.value": "Unsupported content type. Supported types are input_text and input_image.",
+    f"{_CONTENT}.text.missing": "input_text requires a valid text field",
+    f"{_CONTENT}.text.type": "input_text requires a valid text field",
+    f"{_CONTENT}.image_url.missing": "input_image requires image_url field",
+    f"{_CONTENT}.image_url.type": _IMAGE,
+    f"{_CONTENT}.image_url.url.missing": "input_image.image_url.url is missing or invalid",
+    f"{_CONTENT}.image_url.url.type": "input_image.image_url.url is missing or invalid",
+    "stream_options.given": (
+        "stream_options is not supported in Responses API. Usage statistics are always included in the response."
+    ),
+    "logprobs.stream": "logprobs are not supported in streaming mode.",
+    "reasoning.type": "reasoning is not an object",
+    "reasoning.effort.type": "reasoning.effort is not a string",
+    "reasoning.effort.value": "reasoning.effort must be one of: low, medium, high",
+    "max_output_tokens.type": "max_output_tokens is not an unsigned integer",
+    "max_output_tokens.negative": "max_output_tokens is not an unsigned integer",
+    "max_output_tokens.low": "max_output_tokens value should be greater than 0",
+    "max_output_tokens.high": f"max_output_tokens value can't be greater than {UINT32_MAX}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesProfile:
+    """One set of defaults. `ends_with_done`: streams have an end mark, and events have no names."""
+
+    wire: Profile
+    efforts: tuple[str, ...]
+    too_long: Literal["max_output_tokens", "max_tokens"]
+    ends_with_done: bool = False
+    has_summary: bool = False
+    refuses_stream_options: bool = False
+    refuses_streamed_logprobs: bool = False
+
+
+OPENAI_RESPONSES = ResponsesProfile(
+    V1, efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"), too_long="max_output_tokens"
+)
+OVMS_RESPONSES = ResponsesProfile(
+    replace(V3_CHAT, texts={**V3_CHAT.texts, **_TEXTS}),
+    efforts=("low", "medium", "high"),
+    too_long="max_tokens",
+    ends_with_done=True,
+    has_summary=True,
+    refuses_stream_options=True,
+    refuses_streamed_logprobs=True,
+)
+
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"

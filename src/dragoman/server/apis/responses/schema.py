@@ -1,4 +1,7 @@
-"""The Structs of Responses. Sources: OpenAI API reference, responses; OVMS 2026.2, responses endpoint."""
+"""Responses as they are answered, and the events of streams.
+
+Sources: OpenAI API reference, responses; OVMS 2026.2, responses endpoint.
+"""
 
 from __future__ import annotations
 
@@ -8,90 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.server.apis.openai_wire.common import Created
-from dragoman.server.apis.openai_wire.conversation import ImageUrl
 from dragoman.server.apis.openai_wire.keeping import PromptCacheOptions
-from dragoman.server.apis.openai_wire.sampling import SharedBody
-
-# --- request ----------------------------------------------------------------------------------------------------------
-
-
-class InputPart(msgspec.Struct, kw_only=True):
-    """One part of an item's content: `input_text`, `output_text`, `refusal`, `input_image`, `reasoning_text`, ..."""
-
-    type: str | None = None
-    text: str | None = None
-    refusal: str | None = None
-    image_url: str | ImageUrl | None = None
-    detail: str | None = None
-
-
-class InputItem(msgspec.Struct, kw_only=True):
-    """One item of the input: a message, a function call, its output, reasoning, or a reference to any of them."""
-
-    type: str | None = None
-    id: str | None = None
-    role: str | None = None
-    content: str | list[InputPart] | None = None
-    summary: list[InputPart] | None = None
-    encrypted_content: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-    output: str | list[InputPart] | None = None
-
-
-class TextFormat(msgspec.Struct, kw_only=True):
-    """`text.format`: text, json_object, or json_schema with its schema."""
-
-    type: str
-    name: str | None = None
-    description: str | None = None
-    schema: dict[str, Any] | bool | None = None
-    strict: bool | None = None
-
-
-class TextOptions(msgspec.Struct, kw_only=True):
-    """`text`."""
-
-    format: TextFormat | None = None
-    verbosity: str | None = None
-
-
-class ReasoningOptions(msgspec.Struct, kw_only=True):
-    """`reasoning`. `generate_summary` is what `summary` was called before; `max_tokens` is OpenRouter's."""
-
-    effort: str | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
-    max_tokens: int | None = None
-
-
-class ResponsesBody(SharedBody, kw_only=True):
-    input: str | list[InputItem] | None = None
-    instructions: str | None = None
-    max_output_tokens: int | None = None
-    max_tool_calls: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    include: list[str] | None = None
-    top_logprobs: int | None = None
-    logprobs: bool | None = None
-    truncation: str | None = None
-    background: bool | None = None
-    previous_response_id: str | None = None
-    store: bool | None = None
-    metadata: dict[str, str] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-    def reasoning_tokens(self) -> int | None:
-        return None if self.reasoning is None else self.reasoning.max_tokens
-
 
 # --- what is answered -------------------------------------------------------------------------------------------------
 

@@ -1,50 +1,201 @@
-"""Encodes messages, whole or as a stream. On the event loop. Source: Anthropic API reference, messages, streaming."""
+"""Messages: answers and events, their encoder, and the dialect of one served model. On the event loop.
+
+Source: Anthropic API reference, messages, streaming.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import SSE_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply
-from dragoman.server.apis.anthropic.errors import REQUEST_ID, error_body
-from dragoman.server.apis.anthropic.parameters import TTLS
-from dragoman.server.apis.anthropic.schema import (
-    AnthropicMessage,
-    AnthropicText,
-    AnthropicTextDelta,
-    AnthropicThinking,
-    AnthropicThinkingDelta,
-    AnthropicToolUse,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    CacheCreation,
-    InputJsonDelta,
-    MessageDelta,
-    MessagesBody,
-    MessageStart,
-    MessageStop,
-    MessagesUsage,
-    Ping,
-    SignatureDelta,
-    Stopped,
-    StopWord,
+from dragoman.server.api import (
+    SSE_MEDIA_TYPE,
+    Call,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    ModelProfile,
+    PureDialect,
+    Reply,
+    json_reply,
 )
-from dragoman.server.apis.openai_wire.common import TextChunk
+from dragoman.server.apis.anthropic.conversation import (
+    conversation,
+    has_parallel_calls,
+    refuse_built_in,
+    refuse_unoffered_blocks,
+    tool_use,
+)
+from dragoman.server.apis.anthropic.request import (
+    ANTHROPIC,
+    ERRORS,
+    REQUEST_ID,
+    TTLS,
+    MessagesBody,
+    PromptBody,
+    budget_of,
+    cache_ttl,
+    check_words,
+    error_body,
+    named_without_effect,
+    output_grammar,
+    reasons_of,
+    refuse_unoffered,
+    thinking_kwargs,
+)
+from dragoman.server.apis.openai_wire.common import Reading, TextChunk, name_in_answer
+from dragoman.server.apis.openai_wire.conversation import ToolUse
+from dragoman.server.apis.openai_wire.fields import check_bounds, decode_object, read_struct
+from dragoman.server.apis.openai_wire.sampling import shared_body, shared_request
 from dragoman.types import (
+    ChatPrompt,
     FinishReason,
     GenerationEvent,
     GenerationRequest,
     GenerationResult,
+    Limits,
     PromptInfo,
     SequenceResult,
     ToolCallDelta,
 )
+
+# --- answers and events -----------------------------------------------------------------------------------------------
+
+StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class AnthropicText(msgspec.Struct, tag_field="type", tag="text"):
+    """A block of text."""
+
+    text: str
+
+
+class AnthropicThinking(msgspec.Struct, tag_field="type", tag="thinking"):
+    """The model's reasoning. `signature`: a fingerprint of the text."""
+
+    thinking: str
+    signature: str
+
+
+class AnthropicToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
+    """A tool that is to be called. `input`: an object, its text as the model wrote it."""
+
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+class CacheCreation(msgspec.Struct):
+    """Of the tokens that are kept since this request, for how long."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class MessagesUsage(msgspec.Struct):
+    """Token counts. The prompt's are the sum of the first three, of which those of the cache were not computed again."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    cache_creation: CacheCreation
+    service_tier: Literal["standard"] = "standard"
+
+
+class AnthropicMessage(msgspec.Struct, tag_field="type", tag="message"):
+    """The answer; in a stream's first event it is still empty."""
+
+    id: str
+    role: Literal["assistant"]
+    model: str
+    content: list[AnthropicText | AnthropicThinking | AnthropicToolUse]
+    stop_reason: StopWord | None
+    stop_sequence: str | None
+    usage: MessagesUsage
+
+
+class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
+    """The first event."""
+
+    message: AnthropicMessage
+
+
+class Ping(msgspec.Struct, tag_field="type", tag="ping"):
+    """An event that says nothing."""
+
+
+class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
+    """A block begins, and is empty."""
+
+    index: int
+    content_block: AnthropicText | AnthropicThinking | AnthropicToolUse
+
+
+class AnthropicTextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
+    """A piece of text."""
+
+    text: str
+
+
+class AnthropicThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
+    """A piece of what the model thinks."""
+
+    thinking: str
+
+
+class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
+    """The last of a thinking block."""
+
+    signature: str
+
+
+class InputJsonDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
+    """A piece of a tool's input, as JSON text."""
+
+    partial_json: str
+
+
+class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
+    """An addition to the block."""
+
+    index: int
+    delta: AnthropicTextDelta | AnthropicThinkingDelta | SignatureDelta | InputJsonDelta
+
+
+class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
+    """The block is complete."""
+
+    index: int
+
+
+class Stopped(msgspec.Struct):
+    """Why the answer ended."""
+
+    stop_reason: StopWord
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
+    """The answer is complete; all tokens are counted."""
+
+    delta: Stopped
+    usage: MessagesUsage
+
+
+class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
+    """The last event."""
+
+
+EVENTS = (MessageStart, Ping, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop)
+
+# --- encoder ----------------------------------------------------------------------------------------------------------
 
 _ENCODER = msgspec.json.Encoder()
 _EMPTY = msgspec.Raw(b"{}")
@@ -230,3 +381,86 @@ def tool_input(arguments: str) -> msgspec.Raw:
 def _framed(value: msgspec.Struct) -> bytes:
     name = value.__struct_config__.tag
     return f"event: {name}\ndata: ".encode() + _ENCODER.encode(value) + b"\n\n"
+
+
+# --- dialect ----------------------------------------------------------------------------------------------------------
+
+BodyT = TypeVar("BodyT", bound=PromptBody)
+
+
+class PromptOfBody(NamedTuple):
+    """The prompt and tools for the model. `ignored`: names of parts that it does not get."""
+
+    prompt: ChatPrompt
+    tools: ToolUse
+    ignored: tuple[str, ...]
+
+
+def read_body(http: HttpCall, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]:
+    """The body as sent, and typed. Raises: InvalidRequest, UnsupportedFeature."""
+    raw = decode_object(http, ANTHROPIC)
+    refuse_unoffered(raw)
+    refuse_built_in(raw)
+    refuse_unoffered_blocks(raw)
+    body = read_struct(raw, kind, ANTHROPIC)
+    check_bounds(raw, body, ANTHROPIC)
+    return raw, body
+
+
+def prompt_of(
+    raw: Mapping[str, Any], body: PromptBody, limits: Limits, max_tokens: int | None = None, betas: str = ""
+) -> PromptOfBody:
+    """Raises: InvalidRequest."""
+    kwargs = thinking_kwargs(body, max_tokens, betas)
+    messages, ignored = conversation(body, limits)
+    tools, continues = tool_use(body, raw), messages[-1]["role"] == "assistant"
+    return PromptOfBody(ChatPrompt(messages, tools.tools, continues, kwargs), tools, ignored)
+
+
+class MessagesDialect(PureDialect):
+    errors = ERRORS
+
+    def __init__(self, model: ModelProfile) -> None:
+        self._reading = Reading(ANTHROPIC, model)
+
+    def parse(self, http: HttpCall) -> Call:
+        model = self._reading.model
+        raw, body = read_body(http, MessagesBody)
+        check_words(body, model.limits)
+        shown = prompt_of(raw, body, model.limits, body.max_tokens, http.headers.get("anthropic-beta", ""))
+        ttl = cache_ttl(body)
+        keep_s = TTLS[ttl] if ttl is not None and model.keeps_prompts else None
+        request = self._request(http, body, shown, keep_s)
+        is_greedy = request.sampling.is_greedy
+        ignored = (
+            *named_without_effect(
+                raw, body, is_greedy=is_greedy, keeps_prompts=model.keeps_prompts, thinks=model.thinks
+            ),
+            *shown.ignored,
+        )
+        return Call(
+            (request,),
+            MessagesEncoder(request, name_in_answer(self._reading, body.model), body),
+            stream=bool(body.stream),
+            ignored=ignored,
+            reasons=reasons_of(ignored),
+        )
+
+    def _request(
+        self, http: HttpCall, body: MessagesBody, shown: PromptOfBody, keep_s: float | None
+    ) -> GenerationRequest:
+        request = shared_request(
+            shared_body(body, stop=body.stop_sequences, thinking_token_budget=budget_of(body)),
+            self._reading,
+            request_id=http.request_id,
+            prompt=shown.prompt,
+            logprobs=None,
+            grammar=output_grammar(body),
+            parse_tool_calls=shown.tools.is_parsed,
+            parse_reasoning=True,
+            tool_choice=shown.tools.choice,
+            called_tool=shown.tools.called_tool,
+            passed_over=shown.tools.passed_over,
+            parallel_tool_calls=has_parallel_calls(body),
+        )
+        return msgspec.structs.replace(request, cache_keep_s=keep_s)

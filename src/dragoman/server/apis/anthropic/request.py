@@ -1,4 +1,7 @@
-"""The parameters of a message besides conversation and tools. On the event loop. Source: Anthropic API reference."""
+"""The body of a message, how its parameters are read, and the errors of Anthropic's API. On the event loop.
+
+Source: Anthropic API reference, messages, errors.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,224 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from dragoman.errors import UnsupportedFeature
+from dragoman.errors import CapacityError, ServerError, UnsupportedFeature
 from dragoman.parameters import UINT32_MAX, Bounds, Need
-from dragoman.server.apis.anthropic.errors import ThreadsNotOffered
-from dragoman.server.apis.anthropic.schema import (
-    CacheControl,
-    CustomTool,
-    InputBlock,
-    MessagesBody,
-    OutputConfig,
-    OutputFormat,
-    PromptBody,
-    ThinkingConfig,
-    ToolWish,
-)
+from dragoman.server.api import ErrorTeller, HttpCall, Reply
 from dragoman.server.apis.openai_wire.fields import check_number, check_word, read_texts, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
+from dragoman.server.describe.answers import json_teller
+from dragoman.server.error_kinds import statuses
 from dragoman.types import Grammar, Limits
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class CacheControl(msgspec.Struct, kw_only=True):
+    """`cache_control`: the prompt up to here is to be kept for `ttl`. `type`: ephemeral."""
+
+    type: str | None = None
+    ttl: str | None = None
+
+
+class ImageSource(msgspec.Struct, kw_only=True):
+    """The source of an image: `base64` with its `data` and `media_type`, or `url`."""
+
+    type: str | None = None
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class InputBlock(msgspec.Struct, kw_only=True):
+    """One block of a message: text, image, tool_use, tool_result, thinking or redacted_thinking."""
+
+    type: str | None = None
+    text: str | None = None
+    source: ImageSource | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[InputBlock] | None = None
+    is_error: bool | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    cache_control: CacheControl | None = None
+
+
+class InputMessage(msgspec.Struct, kw_only=True):
+    """One message: of the user, of the assistant, or a system prompt in the midst of the conversation."""
+
+    role: str | None = None
+    content: str | list[InputBlock] | None = None
+
+
+class CustomTool(msgspec.Struct, kw_only=True):
+    """A tool that the client runs. `input_schema`: of what it takes."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    type: str | None = None
+    cache_control: CacheControl | None = None
+
+
+class ToolWish(msgspec.Struct, kw_only=True):
+    """`tool_choice`: auto, any, none, or tool with its `name`."""
+
+    type: str | None = None
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(msgspec.Struct, kw_only=True):
+    """`thinking`: enabled with `budget_tokens`, adaptive or disabled; whether its text is `summarized` or `omitted`."""
+
+    type: str | None = None
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class OutputFormat(msgspec.Struct, kw_only=True):
+    """The form of the answer: `json_schema` and the schema."""
+
+    type: str | None = None
+    schema: dict[str, Any] | None = None
+
+
+class OutputConfig(msgspec.Struct, kw_only=True):
+    """`output_config`. `effort`: how much the model may think."""
+
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class AnthropicMetadata(msgspec.Struct, kw_only=True):
+    """`metadata`, which names the client's own user."""
+
+    user_id: str | None = None
+
+
+class PromptBody(msgspec.Struct, kw_only=True):
+    """The body of POST /v1/messages/count_tokens: what makes a prompt."""
+
+    messages: list[InputMessage] | None = None
+    model: str | None = None
+    system: str | list[InputBlock] | None = None
+    tools: list[CustomTool] | None = None
+    tool_choice: ToolWish | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    cache_control: CacheControl | None = None
+
+
+class MessagesBody(PromptBody, kw_only=True):
+    """The body of POST /v1/messages."""
+
+    max_tokens: int | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    metadata: AnthropicMetadata | None = None
+    service_tier: str | None = None
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+STATUSES = statuses(unavailable=529, cancelled=500, engine_dead=500)
+TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",  # the caller may come again
+    504: "timeout_error",
+    529: "overloaded_error",  # there is no engine at the moment
+}
+"""`error.type` by status, except for general errors of the client or the server."""
+
+
+class ThreadsNotOffered(UnsupportedFeature):
+    """A conversation that the server is to keep; clients that read why send all of it themselves."""
+
+
+class ErrorCause(msgspec.Struct):
+    """The feature that is not offered, for clients that go on without it."""
+
+    error_code: str
+    unsupported: list[str]
+
+
+class ErrorDetails(msgspec.Struct):
+    """An error, for programs and people."""
+
+    type: str
+    message: str
+    details: ErrorCause | UnsetType = UNSET
+
+
+class AnthropicError(msgspec.Struct, tag_field="type", tag="error"):
+    """The body of an error."""
+
+    error: ErrorDetails
+    request_id: str
+
+
+REQUEST_ID = "request-id"
+"""The header by which Anthropic's clients know a request; its value is that of `x-request-id`."""
+
+VERSION = "anthropic-version"
+"""The header that Anthropic's clients send with every call, and no others."""
+
+
+def type_of(kind: str) -> str:
+    status = STATUSES[kind]
+    return TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+
+
+def error_body(error: ServerError, request_id: str) -> AnthropicError:
+    cause = ErrorCause("thread_unsupported_request", ["thread"]) if isinstance(error, ThreadsNotOffered) else UNSET
+    return AnthropicError(ErrorDetails(type_of(error.kind), _message(error), cause), request_id)
+
+
+class ForEitherClient:
+    """Tells errors below a path that clients of Anthropic and of another API call."""
+
+    def __init__(self, owner: ErrorTeller) -> None:
+        self._owner = owner
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        teller = ERRORS if VERSION in http.headers else self._owner
+        return teller.error_reply(error, http)
+
+
+def _message(error: ServerError) -> str:
+    """The message; clients shorten the conversation by themselves when they read how it begins."""
+    if isinstance(error, CapacityError) and error.num_prompt_tokens is not None and error.max_model_len is not None:
+        sizes = f"{error.num_prompt_tokens} tokens > {error.max_model_len} maximum"
+        return f"prompt is too long: {sizes}. {error.message}"
+    return error.message
+
+
+def request_id_header(http: HttpCall) -> dict[str, str]:
+    return {REQUEST_ID: http.request_id}
+
+
+ERRORS = json_teller(
+    STATUSES, AnthropicError, lambda error, http: error_body(error, http.request_id), request_id_header
+)
+
+# --- parameters -------------------------------------------------------------------------------------------------------
 
 ANTHROPIC = Profile(
     "anthropic",

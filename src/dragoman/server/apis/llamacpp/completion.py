@@ -1,4 +1,7 @@
-"""Encodes llama.cpp's answers. On the event loop. Source: llama.cpp, tools/server/README.md, "Response format"."""
+"""`/completion` and `/infill`: answers, their encoder, and the dialects. On the event loop.
+
+Source: llama.cpp, tools/server/README.md, and its server.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,34 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dragoman.errors import ServerError
-from dragoman.server.api import SSE_MEDIA_TYPE, Encoder, Head, IndexedEvent, ModelProfile, Reply, json_reply, sse
-from dragoman.server.apis.llamacpp.errors import error_body
-from dragoman.server.apis.llamacpp.schema import (
-    LlamaAnswer,
-    LlamaPiece,
+from dragoman.errors import ServerError, UnsupportedFeature
+from dragoman.server.api import (
+    SSE_MEDIA_TYPE,
+    Call,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    ModelProfile,
+    PureDialect,
+    Reply,
+    json_reply,
+    sse,
+)
+from dragoman.server.apis.llamacpp.request import (
+    ERRORS,
+    WORDS,
+    LlamaCompletionBody,
+    LlamaInfillBody,
     LlamaSharedBody,
-    LlamaToken,
-    LlamaTopToken,
+    error_body,
+    max_tokens_of,
+    read_parameters,
+    reading_of,
+    tells_progress,
 )
 from dragoman.server.apis.openai_wire.common import json_logprob
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, is_token_id, read_struct
 from dragoman.server.observation.measured import current_measure
 from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import ShownTimings, Timings
@@ -30,12 +50,81 @@ from dragoman.types import (
     GenerationEvent,
     GenerationRequest,
     GenerationResult,
+    InfillPrompt,
+    Limits,
+    MixedPrompt,
+    Prompt,
     PromptInfo,
     SequenceResult,
     TokenOutput,
 )
 
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
 StopType = Literal["none", "eos", "limit", "word"]
+
+
+class LlamaTopToken(msgspec.Struct):
+    """One of the most likely tokens: its log-probability, or the probability that it is drawn with."""
+
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
+
+
+class LlamaToken(msgspec.Struct):
+    """A token of the answer, and what was most likely in its place; as above."""
+
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float | UnsetType = UNSET
+    top_logprobs: list[LlamaTopToken] | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
+    top_probs: list[LlamaTopToken] | UnsetType = UNSET
+
+
+class LlamaPiece(msgspec.Struct, kw_only=True):
+    """A piece of a streamed answer."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    stop: Literal[False] = False
+    id_slot: int = -1
+    tokens_predicted: int
+    tokens_evaluated: int
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: ToldProgress | UnsetType = UNSET
+    completion_probabilities: list[LlamaToken] | UnsetType = UNSET
+
+
+class LlamaAnswer(msgspec.Struct, kw_only=True):
+    """The answer to one prompt, or the end of its stream, which has no `content`. `id_slot`: there are no slots."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    id_slot: int = -1
+    stop: Literal[True] = True
+    model: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    generation_settings: dict[str, Any]
+    prompt: str
+    has_new_line: bool
+    truncated: bool
+    stop_type: StopType
+    stopping_word: str
+    tokens_cached: int
+    timings: Timings | UnsetType = UNSET
+    completion_probabilities: list[LlamaToken] | UnsetType = UNSET
+
+
+# --- encoder ----------------------------------------------------------------------------------------------------------
 
 _ENDS: Mapping[FinishReason, StopType] = {
     FinishReason.EOS: "eos",
@@ -213,3 +302,115 @@ def _logprob(logprob: float | None) -> float:
     """A number for JSON, which cannot say minus infinity."""
     told = json_logprob(logprob)
     return LOWEST_LOGPROB if told is None else told
+
+
+# --- dialects ---------------------------------------------------------------------------------------------------------
+
+
+class AppliedAdapter:
+    """The adapter for calls that name none; None = as the model's name says."""
+
+    name: str | None = None
+
+
+class _Dialect(PureDialect):
+    errors = ERRORS
+
+    def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
+        self._profile = profile
+        self._reading = reading_of(profile)
+        self.applied = applied
+
+    def _call(
+        self, http: HttpCall, raw: Mapping[str, Any], body: LlamaSharedBody, prompts: Sequence[Prompt], *, is_list: bool
+    ) -> Call:
+        found = read_parameters(raw, body, self._profile, self._reading, self.applied.name, http.request_id)
+        request = found.request
+        ids = [http.request_id] if len(prompts) == 1 else [f"{http.request_id}-{i}" for i in range(len(prompts))]
+        requests = tuple(
+            msgspec.structs.replace(
+                request, request_id=request_id, prompt=prompt, cache_salt=request_id if request.cache_salt else ""
+            )
+            for request_id, prompt in zip(ids, prompts, strict=True)
+        )
+        return Call(
+            requests,
+            LlamaEncoder(requests, body, self._profile, found.settings, is_list=is_list),
+            stream=bool(body.stream),
+            ignored=found.ignored,
+            reasons=found.reasons,
+            wants_progress=tells_progress(body, self._profile),
+        )
+
+
+class CompletionDialect(_Dialect):
+    def parse(self, http: HttpCall) -> Call:
+        raw = decode_object(http, WORDS)
+        body = read_struct(raw, LlamaCompletionBody, WORDS)
+        prompts, is_list = read_prompts(body.prompt, self._profile.limits)
+        return self._call(http, raw, body, prompts, is_list=is_list)
+
+
+class InfillDialect(_Dialect):
+    def parse(self, http: HttpCall) -> Call:
+        raw = decode_object(http, WORDS)
+        body = read_struct(raw, LlamaInfillBody, WORDS)
+        files = body.input_extra or []
+        check_count("input_extra", len(files), self._profile.limits.max_messages, WORDS)
+        prompt = InfillPrompt(
+            before=body.input_prefix,
+            behind=body.input_suffix,
+            begun=body.prompt or "",
+            files=tuple((one.filename, one.text) for one in files),
+            num_answer_tokens=max_tokens_of(body) or 0,
+        )
+        return self._call(http, raw, body, [prompt], is_list=False)
+
+
+# --- prompts -----------------------------------------------------------------------------------------------------------
+
+_ALLOWED = "a text, an array of texts and token ids, an object with prompt_string, or an array of these"
+
+
+def read_prompts(value: Any, limits: Limits) -> tuple[list[MixedPrompt], bool]:
+    """The prompts, and whether they came as a list of several. Raises: InvalidRequest."""
+    if value is None:
+        raise WORDS.missing("prompt", _ALLOWED)
+    if not isinstance(value, list) or any(map(is_token_id, value)):
+        return [_prompt("prompt", value, limits)], False
+    if not value:
+        raise WORDS.fault("prompt", "empty", "prompt must hold at least one prompt, got []")
+    check_count("prompt", len(value), limits.max_prompts, WORDS)
+    return [_prompt(f"prompt[{position}]", one, limits) for position, one in enumerate(value)], True
+
+
+def _prompt(name: str, value: Any, limits: Limits) -> MixedPrompt:
+    if isinstance(value, str):
+        return MixedPrompt((value,))
+    if isinstance(value, dict):
+        return _wrapped(name, value)
+    if not isinstance(value, list):
+        raise WORDS.wrong(name, _ALLOWED, value)
+    return MixedPrompt(_parts(name, value, limits))
+
+
+def _wrapped(name: str, value: dict[str, Any]) -> MixedPrompt:
+    text = value.get("prompt_string")
+    if not isinstance(text, str):
+        raise WORDS.wrong(f"{name}.prompt_string", "a text", text)
+    if value.get("multimodal_data"):
+        raise UnsupportedFeature(
+            f"{name}.multimodal_data is not supported: send pictures in messages to /v1/chat/completions",
+            param=f"{name}.multimodal_data",
+        )
+    return MixedPrompt((text,))
+
+
+def _parts(name: str, values: Sequence[Any], limits: Limits) -> tuple[str | int, ...]:
+    check_count(name, len(values), limits.max_token_ids, WORDS)
+    if not values:
+        raise WORDS.fault(name, "empty", f"{name} must hold at least one token id or text, got []")
+    for position, one in enumerate(values):
+        if not (isinstance(one, str) or (is_token_id(one) and one >= 0)):
+            raise WORDS.wrong(f"{name}[{position}]", "a token id or a text", one)
+    return tuple(values)

@@ -1,20 +1,30 @@
-"""Parameters, reported settings. On the event loop. Source: llama.cpp, tools/server/README.md, "POST /completion"."""
+"""The bodies of `/completion` and `/infill`, how their parameters are read, the settings that answers report, and errors.
+
+On the event loop. Source: llama.cpp, tools/server/README.md, "POST /completion" and "API errors".
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from dragoman.errors import UnsupportedFeature
-from dragoman.parameters import FURTHER, UINT32_MAX, Bounds
+from dragoman.errors import CapacityError, ServerError, UnsupportedFeature
+from dragoman.parameters import FURTHER, UINT32_MAX, Bounds, SamplingFields
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
 from dragoman.server.apis.openai_wire.common import Reading
-from dragoman.server.apis.openai_wire.fields import check_bounds, check_count, check_number, check_word_lengths, shown
-from dragoman.server.apis.openai_wire.llamacpp_names import in_order, read_samplers
+from dragoman.server.apis.openai_wire.fields import (
+    check_bounds,
+    check_count,
+    check_number,
+    check_word_lengths,
+    is_token_id,
+    shown,
+)
+from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, in_order, read_samplers
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
     logprob_bounds,
@@ -23,7 +33,128 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
+from dragoman.server.describe.answers import json_teller
+from dragoman.server.error_kinds import statuses
 from dragoman.types import GenerationRequest, TokenPrompt
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class LlamaFile(msgspec.Struct):
+    """A piece of other code."""
+
+    text: str
+    filename: str = "tmp"
+
+
+class LlamaSharedBody(SamplingFields, kw_only=True):
+    """Fields that `/completion` and `/infill` share and that have an effect; None = not given."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n_predict: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n_cmpl: int | None = None
+    n: int | None = None
+    n_keep: int | None = None
+    n_discard: int | None = None
+    n_indent: int | None = None
+    t_max_predict_ms: int | None = None
+    cache_prompt: bool | None = None
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    response_fields: list[str] | None = None
+    samplers: str | list[str] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    ignore_eos: bool | None = None
+    logit_bias: list[list[int | float | str | bool]] | dict[str, float | bool] | None = None
+    n_probs: int | None = None
+    post_sampling_probs: bool | None = None
+    logprobs: int | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    lora: list[LlamaLora] | None = None
+
+
+class LlamaCompletionBody(LlamaSharedBody, kw_only=True):
+    """The body of POST /completion; `prompt` may be many things."""
+
+    prompt: Any = None
+
+
+class LlamaInfillBody(LlamaSharedBody, kw_only=True):
+    """The body of POST /infill."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[LlamaFile] | None = None
+    prompt: str | None = None
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "not_supported_error",
+    "unavailable_error",
+    "exceed_context_size_error",
+    "server_error",
+]
+
+
+class LlamaErrorDetails(msgspec.Struct):
+    """An error. `n_prompt_tokens`, `n_ctx`: of a prompt that is too long."""
+
+    code: int
+    message: str
+    type: ErrorType
+    n_prompt_tokens: int | UnsetType = UNSET
+    n_ctx: int | UnsetType = UNSET
+
+
+class LlamaError(msgspec.Struct):
+    """The body of an error."""
+
+    error: LlamaErrorDetails
+
+
+STATUSES = statuses(unsupported=501, overloaded=503)
+_TYPES: Mapping[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "unavailable_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+    507: "unavailable_error",
+}
+
+
+def error_body(error: ServerError) -> LlamaError:
+    status = STATUSES[error.kind]
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    details = LlamaErrorDetails(
+        status, error.message, "exceed_context_size_error" if error.kind == "capacity" else kind
+    )
+    if isinstance(error, CapacityError) and error.num_prompt_tokens is not None and error.max_model_len is not None:
+        # Clients look for these words, and shorten the prompt.
+        details.message = (
+            f"the request ({error.num_prompt_tokens} tokens) exceeds the available context size "
+            f"({error.max_model_len} tokens): shorten the prompt"
+        )
+        details.n_prompt_tokens, details.n_ctx = error.num_prompt_tokens, error.max_model_len
+    return LlamaError(details)
+
+
+ERRORS = json_teller(STATUSES, LlamaError, lambda error, http: error_body(error))
+
+# --- parameters -------------------------------------------------------------------------------------------------------
 
 INT32_MAX = 2**31 - 1
 BANNED = -1e9  # a bias that no logit makes up for
@@ -171,7 +302,7 @@ def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
         if isinstance(key, str):
             check_word_lengths("logit_bias", [key], profile.limits.max_word_chars, WORDS)
             bias.texts[key] = number
-        elif isinstance(key, int) and not isinstance(key, bool):
+        elif is_token_id(key):
             bias.token_ids[key] = number
         else:
             raise WORDS.fault(place, "type", f"{place} must begin with a token id or a text, got {shown(key)}")
