@@ -40,8 +40,7 @@ from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, Weig
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightType
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
-from dragoman.tools.evaluate.evaluation import evaluate
-from dragoman.tools.evaluate.text import Window, cut_text
+from dragoman.tools.evaluate import Window, cut_text, evaluate
 
 DEMO = "demo"
 GROUP_SIZE = 128

@@ -34,17 +34,15 @@ import msgspec
 
 from benchmarks.serving import load
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.plan.command import replica_for
-from dragoman.cli.plan.service import HttpService, ServedModel
+from dragoman.cli.plan_run import HttpService, ServedModel, replica_for
 from dragoman.config.resolve import demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import environment
 from dragoman.tools.percentiles import percentile
 from dragoman.tools.plan.calibrate import Asked, Cases, Service, Stage, ask_all, costs_of, logged_steps, stages_of
 from dragoman.tools.plan.costs import StepCosts
-from dragoman.tools.plan.replica import Replica
 from dragoman.tools.plan.router import LeastOutstanding
-from dragoman.tools.plan.simulate import RequestTimes, latencies, simulate
+from dragoman.tools.plan.simulate import Replica, RequestTimes, latencies, simulate
 from dragoman.tools.plan.sizing import Planner
 from dragoman.tools.plan.workload import Arrival, Workload, arrivals
 

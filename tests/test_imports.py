@@ -484,7 +484,7 @@ ASKS_FOR_THE_PROCESSOR = re.compile(
 
 def test_only_the_profile_asks_what_the_processor_can_do() -> None:
     asking = {module_name(path) for path in MODULES if ASKS_FOR_THE_PROCESSOR.search(path.read_text(encoding="utf-8"))}
-    assert asking == {"dragoman.models.profile", "dragoman.tools.doctor.processor"}  # the doctor decides nothing
+    assert asking == {"dragoman.models.profile", "dragoman.tools.doctor.machine"}  # the doctor decides nothing
 
 
 WRONG = (

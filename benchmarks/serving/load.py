@@ -18,9 +18,8 @@ from typing import Protocol
 
 from benchmarks.serving.model import VOCAB_SIZE
 from dragoman.tools.bench.answer import message_of
-from dragoman.tools.bench.client import HttpClient, NotHttp
+from dragoman.tools.bench.client import HttpClient, NotHttp, read_target
 from dragoman.tools.bench.load import arrivals
-from dragoman.tools.bench.target import read_target
 from dragoman.tools.percentiles import percentile
 
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.serving.load import LoadFailed
 from benchmarks.speculation.tasks import Task, Turn
-from dragoman.tools.bench.client import Collected, HttpClient
-from dragoman.tools.bench.target import read_target
+from dragoman.tools.bench.client import Collected, HttpClient, read_target
 
 Answer = str | tuple[int, ...]
 """Text, or token ids where that is what the server tells."""

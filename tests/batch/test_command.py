@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.tools.bench.target import ALLOWED
+from dragoman.tools.bench.client import ALLOWED
 from tests.batch.files import asking, ids_of, read_answers, write_lines
 from tests.support.pooling_checkpoint import write_pooling_case
 from tests.support.server_process import ServerProcess, serve

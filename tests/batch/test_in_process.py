@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Tally
-from dragoman.cli.batch.command import AnswerDisplay
-from dragoman.cli.batch.in_process import AppSender
+from dragoman.cli.batch_run import AnswerDisplay
+from dragoman.cli.local_app import AppSender
 from dragoman.errors import EngineDead
 from dragoman.server.admission import Admission
 from dragoman.server.app import ServerConfig, build_app

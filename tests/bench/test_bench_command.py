@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import trustme
 
-from dragoman.cli.bench_command import COMMAND
-from dragoman.cli.run_command import Console, run_command
+from dragoman.cli.bench import COMMAND
+from dragoman.cli.subcommand import Console, run_command
 from dragoman.extras import how_to_install
 from dragoman.tools.bench.apis import APIS
 from tests.bench.fake_server import (

@@ -10,8 +10,7 @@ import time
 import pytest
 
 from dragoman.tools.bench.asking import Sample
-from dragoman.tools.bench.load import Extent, Load, arrivals
-from dragoman.tools.bench.loops import Run, drive
+from dragoman.tools.bench.load import Extent, Load, Run, arrivals, drive
 
 
 def sample(due_s: float | None = None) -> Sample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.tools.bench.target import read_target
+from dragoman.tools.bench.client import read_target
 from tests.support.tables import table
 
 CHAT = "/v1/chat/completions"

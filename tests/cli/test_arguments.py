@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.command_options import CommandOption, ReadWords
+from dragoman.cli.subcommand import CommandOption, ReadWords
 from dragoman.config.kinds import Switch
 from tests.support.tables import table
 

@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.commands import COMMANDS
-from dragoman.cli.completion_command import command_words
-from dragoman.cli.terminal.parameters import PARAMETERS
+from dragoman.cli.completion import command_words
+from dragoman.cli.terminal.arguments import PARAMETERS
 from dragoman.config.kinds import Integer, Number
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from tests.support.tmux import HAS_TMUX, terminal

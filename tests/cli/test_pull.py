@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.commands import COMMANDS, command_at
-from dragoman.cli.run_command import Console, run_command
+from dragoman.cli.commands import COMMANDS
+from dragoman.cli.subcommand import Console, command_at, run_command
 from dragoman.config.resolve import ConfigError, resolve
 from dragoman.config.sources import Given
 from dragoman.hub import download

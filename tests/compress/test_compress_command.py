@@ -16,9 +16,8 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.storage.groups import quantize_groups
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.compress import checkpoint
-from dragoman.tools.compress.packed import packed_tensors
-from dragoman.tools.evaluate.evaluation import evaluate
-from dragoman.tools.evaluate.text import cut_text
+from dragoman.tools.compress.checkpoint import packed_tensors
+from dragoman.tools.evaluate import cut_text, evaluate
 from tests.support.packed_checkpoint import PackedCheckpoint, unpack
 from tests.support.tiers import everything, examples
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli import main
-from dragoman.cli.doctor import command as doctor
-from dragoman.cli.doctor.arguments import DoctorArguments
-from dragoman.cli.run_command import Console
+from dragoman.cli import doctor, main
+from dragoman.cli.doctor import DoctorArguments
+from dragoman.cli.subcommand import Console
 from dragoman.config.resolve import demo_model_dir
 from dragoman.tools.doctor.findings import Places
 

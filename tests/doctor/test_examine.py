@@ -14,9 +14,9 @@ import pytest
 
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
 from dragoman.tools.doctor.findings import Finding, Places, Section, prevents_serving, report_text
+from dragoman.tools.doctor.machine import Cache
 from dragoman.tools.doctor.model import ModelFacts, model_section
 from dragoman.tools.doctor.software import software_facts, software_section
-from dragoman.tools.doctor.storage import Cache
 from tests.support.tables import table
 
 GB = 10**9

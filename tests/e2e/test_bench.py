@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.bench_command import COMMAND
-from dragoman.cli.run_command import Console, run_command
+from dragoman.cli.bench import COMMAND
+from dragoman.cli.subcommand import Console, run_command
 from dragoman.tools.bench.apis import APIS
 from tests.support.server_process import ServerProcess
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.tools.evaluate.measures import measures_of, score_tokens
+from dragoman.tools.evaluate import measures_of, score_tokens
 
 
 def log_softmax(logits: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.tools.evaluate.text import cut_windows
+from dragoman.tools.evaluate import cut_windows
 
 
 @given(st.integers(1, 60), st.integers(2, 20), st.data(), st.booleans())

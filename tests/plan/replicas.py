@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.tools.plan.costs import StepCosts
-from dragoman.tools.plan.replica import Replica
+from dragoman.tools.plan.simulate import Replica
 
 BLOCK_SIZE = 8
 

@@ -12,7 +12,7 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.tools.plan.calibrate import Answer, Asked, CalibrationFailed, Cases, ask_all, costs_of
 from dragoman.tools.plan.costs import StepCosts
-from dragoman.tools.plan.replica import Replica
+from dragoman.tools.plan.simulate import Replica
 from tests.plan.replicas import COSTS, replica
 from tests.plan.virtual_service import VirtualService
 

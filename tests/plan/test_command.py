@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.cli import main
-from dragoman.cli.plan import command
-from dragoman.cli.plan.arguments import COMMAND
-from dragoman.cli.plan.service import ServedModel
+from dragoman.cli import main, plan_run
+from dragoman.cli.plan import COMMAND
+from dragoman.cli.plan_run import ServedModel
 from dragoman.config.resolve import demo_model_dir
 from dragoman.tools.plan.calibrate import CalibrationFailed, Cases
 from dragoman.tools.plan.costs import read_costs, write_costs
@@ -63,7 +62,7 @@ def costs(step_log: Path) -> Path:
 @pytest.fixture
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that starts a server fails."""
-    monkeypatch.setattr(command, "ServedModel", None)
+    monkeypatch.setattr(plan_run, "ServedModel", None)
 
 
 @pytest.mark.full("measures a real server for seconds; test_calibrate.py measures simulated ones")
@@ -307,7 +306,7 @@ def test_how_long_it_takes_is_told_before_anything_is_measured(
         def __init__(self, *_: object) -> None:
             raise CalibrationFailed("the test starts no server")
 
-    monkeypatch.setattr("dragoman.cli.plan.command.ServedModel", NoServer)
+    monkeypatch.setattr("dragoman.cli.plan_run.ServedModel", NoServer)
     assert main([*ASKED, *SMALL]) == 1
     note, failure = capsys.readouterr().err.splitlines()
     told = re.fullmatch(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dragoman.cli.plan import arguments
+from dragoman.cli import plan
 from dragoman.engine.affinity import MAX_OVERLOAD
 from dragoman.tools.plan.router import (
     ROUTERS,
@@ -56,7 +56,7 @@ def test_another_replica_takes_only_its_part_of_the_prefixes() -> None:
 
 
 def test_the_command_line_knows_every_router() -> None:
-    assert arguments.ROUTERS == ROUTERS
+    assert plan.ROUTERS == ROUTERS
 
 
 def test_without_a_prefix_the_load_decides() -> None:

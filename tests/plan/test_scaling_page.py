@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from benchmarks.shapes import SHAPES
-from dragoman.cli.command_options import ReadWords
-from dragoman.cli.plan.arguments import COMMAND
+from dragoman.cli.plan import COMMAND
+from dragoman.cli.subcommand import ReadWords
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Capabilities
 from dragoman.engine.factory import EngineSetup

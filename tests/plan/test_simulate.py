@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from dragoman.tools.percentiles import percentile
 from dragoman.tools.plan.costs import CostsError
-from dragoman.tools.plan.replica import Replica
 from dragoman.tools.plan.router import LeastOutstanding
-from dragoman.tools.plan.simulate import Run, latencies, simulate
+from dragoman.tools.plan.simulate import Replica, Run, latencies, simulate
 from dragoman.tools.plan.workload import Arrival, Workload, arrivals
 from tests.plan.replicas import COSTS, free_of_pace, replica
 from tests.support.tiers import examples

@@ -18,8 +18,7 @@ from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.step_log import LoggedStep
 from dragoman.tools.plan.calibrate import Answer
 from dragoman.tools.plan.costs import StepCosts
-from dragoman.tools.plan.replica import Replica
-from dragoman.tools.plan.simulate import CostRunner, VirtualTime
+from dragoman.tools.plan.simulate import CostRunner, Replica, VirtualTime
 from dragoman.tools.plan.workload import GREEDY
 from dragoman.types import EngineOutput, EngineRequest
 

@@ -15,9 +15,8 @@ from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.host.loading import engine_setup
-from dragoman.tools.selftest.answers import Answer, difference
-from dragoman.tools.selftest.parity import Parity
-from dragoman.tools.selftest.run import num_blocks
+from dragoman.tools.selftest.generating import num_blocks
+from dragoman.tools.selftest.parity import Answer, Parity, difference
 
 PROMPTS = [[(7 * place + 11 * number) % 900 + 20 for place in range(70 - 20 * number)] for number in range(3)]
 LIMITS = RollingConfig(max_num_seqs=8, prefix_cache="off")

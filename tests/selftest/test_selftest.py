@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
-from dragoman.tools.evaluate.measures import Measures
+from dragoman.tools.evaluate import Measures
 from dragoman.tools.memory_speed import memory_bandwidth
-from dragoman.tools.selftest.report import Check, SelfTest, report_text
-from dragoman.tools.selftest.run import reference_check
-from dragoman.tools.selftest.speed import bandwidth_check, rows_check
+from dragoman.tools.selftest.checks import Check, SelfTest, report_text
+from dragoman.tools.selftest.generating import bandwidth_check, reference_check, rows_check
 
 GIB = 1 << 30
 
@@ -58,7 +57,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command, of the bundled model."""
     monkeypatch.chdir(tmp_path)  # where `demo` is the bundled model
     # what memory and processor do beside other tests is luck; the rest is not
-    monkeypatch.setattr("dragoman.tools.selftest.speed.MOST_ROW_COST", 1000.0)
+    monkeypatch.setattr("dragoman.tools.selftest.generating.MOST_ROW_COST", 1000.0)
     return ["selftest", "demo", "--dtype", "int8", "--json", "--cache-dir", str(tmp_path / "kept")]
 
 

@@ -18,8 +18,7 @@ from demo.corpus.mix import sample_document
 from dragoman.config.resolve import demo_model_dir
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
-from dragoman.tools.evaluate.evaluation import evaluate
-from dragoman.tools.evaluate.text import cut_text
+from dragoman.tools.evaluate import cut_text, evaluate
 from tests.support.gguf_writer import write_tensors
 
 RECORDED = Path(__file__).parents[1] / "models" / "reference" / "gguf_divergence.json"

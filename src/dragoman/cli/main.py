@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dragoman import __version__
-from dragoman.cli.commands import COMMANDS, INTERRUPTED, USAGE_ERROR, CommandPlace, command_at, overview
+from dragoman.cli.commands import COMMANDS, INTERRUPTED, USAGE_ERROR, CommandPlace, overview
 
 if TYPE_CHECKING:  # commands import their needs when they run, so that `--help` is fast
     from dragoman.config.run_time import ModelStore
@@ -131,17 +131,16 @@ def _python_problem(version: tuple[int, ...]) -> str:
 
 
 def _run(name: str, place: CommandPlace, words: list[str]) -> int:
-    command = command_at(place)
-    if command is None:
+    if not place.module:
         return _run_server(name, words)
-    from dragoman.cli.run_command import Console, run_command
+    from dragoman.cli.subcommand import Console, command_at, run_command
     from dragoman.config.sources import environment
 
-    return run_command(command, words, Console(environment(), sys.stdout, sys.stderr))
+    return run_command(command_at(place), words, Console(environment(), sys.stdout, sys.stderr))
 
 
 def _run_server(command: str, words: list[str]) -> int:
-    from dragoman.cli.server_words import read_server_words
+    from dragoman.cli.server_words import config_text, read_server_words
     from dragoman.config.docs import common_help, options_help, options_page
     from dragoman.config.sources import environment
 
@@ -162,8 +161,6 @@ def _run_server(command: str, words: list[str]) -> int:
     given, resolved = read
     configs = resolved.models or (resolved.process,)
     if command == "config":
-        from dragoman.cli.config_command import config_text
-
         sys.stdout.write("\n".join(config_text(config) for config in configs))
         return 0
     for notice in dict.fromkeys(notice for config in configs for notice in config.notices):

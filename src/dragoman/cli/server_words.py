@@ -1,13 +1,15 @@
-"""Resolves the server's options into configurations, and reports problems with them. Loads no model."""
+"""Resolves the server's options into configurations, reports problems with them, and prints them. Loads no model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.progress import ProgressDisplay, note_to
 from dragoman.config.hub_models import FindModel, with_models
+from dragoman.config.option import Option, show
+from dragoman.config.options import GROUPS, OPTIONS
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import Resolved, resolve_all
 from dragoman.config.sources import Given
@@ -55,3 +57,39 @@ def read_one_model(
         errors.write(f"dragoman: {len(models)} models are named, and this command is for one; name its directory\n")
         return None
     return models[0]
+
+
+def config_text(config: Config) -> str:
+    """The resolved options with their sources, for `dragoman config`."""
+    return "\n".join(_lines(config)) + "\n"
+
+
+def _lines(config: Config) -> Iterator[str]:
+    yield f"model {config.name} in {config.model_dir}"
+    for group in GROUPS:
+        yield ""
+        yield f"{group.__doc__}:"
+        for option in OPTIONS:
+            if option.group is group:
+                yield _option_line(config, option)
+    if config.engine_options:
+        yield ""
+        yield f"Of the engine {config.engine.engine}:"
+        yield from (f"  {config.cite(name)}" for name in config.engine_options)
+    if config.notices:
+        yield ""
+        yield "Without effect:"
+        yield from (f"  {notice}" for notice in config.notices)
+
+
+def _option_line(config: Config, option: Option) -> str:
+    origin = config.origins[option.name]
+    where = f"{origin.source}: {origin.name}" if origin.name else origin.source
+    return f"  {option.name:<21} {_value_text(config, option):<40} {where}"
+
+
+def _value_text(config: Config, option: Option) -> str:
+    value = config.value(option)
+    if value in (None, (), ""):
+        return f"({option.row.unset})"
+    return "(hidden)" if option.row.is_secret else show(value)

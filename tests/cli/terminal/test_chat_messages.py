@@ -16,9 +16,9 @@ from typing import TextIO
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.terminal.chat import chat_command
-from dragoman.cli.terminal.servers.answers import ModelServer, Target
-from dragoman.cli.terminal.servers.opening import open_server
+from dragoman.cli.terminal import chat
+from dragoman.cli.terminal.arguments import open_server
+from dragoman.cli.terminal.servers import ModelServer, Target
 from dragoman.config.resolve import Config, demo_model_dir
 from tests.support.scripted_chat_server import ScriptedChatServer, said, scripted_chat_server
 from tests.support.tables import table
@@ -251,7 +251,7 @@ def test_a_model_without_sampling_defaults_gets_ollamas(
     ) -> ModelServer:
         return open_server(None, replace(target, url=server.url), environ, errors)
 
-    monkeypatch.setattr(chat_command, "open_server", opened)
+    monkeypatch.setattr(chat, "open_server", opened)
     model = tmp_path / "model"
     shutil.copytree(demo_model_dir(), model)
     (model / "generation_config.json").unlink(missing_ok=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from dragoman.cli.terminal.chat.answer_reader import ReadAnswer, progress_words
-from dragoman.cli.terminal.chat.chat_session import ChatSession
-from dragoman.cli.terminal.chat.conversation import Conversation
+from dragoman.cli.terminal.chat_session import ChatSession, ReadAnswer, progress_words
+from dragoman.cli.terminal.conversation import Conversation
 from dragoman.cli.terminal.screen import Screen
-from dragoman.cli.terminal.servers.remote_server import RemoteServer
+from dragoman.cli.terminal.servers import RemoteServer
 from tests.support.scripted_chat_server import said, scripted_chat_server
 from tests.support.tables import table
 

@@ -1,111 +1,37 @@
-"""The arguments and options of `dragoman chat` and `dragoman complete`; others are the server's, for a local model."""
+"""The words that `dragoman chat` and `dragoman complete` share: who answers, the prompt, and the sampling parameters.
+
+Opens the server that answers. The parameters are named as in OpenAI's routes, and are options and the values of `/set`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dragoman.cli.arguments import FLAG_KEYS, SOURCE, is_truth
-from dragoman.cli.command_options import Command, CommandOption, ReadWords, as_url, is_url, option, options_of
-from dragoman.cli.terminal.parameters import PARAMETERS, sent
-from dragoman.cli.terminal.servers.answers import Target
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.subcommand import CommandOption, ReadWords, as_url, is_url
+from dragoman.cli.terminal.servers import AskFailed, ModelServer, RemoteServer, Target
 from dragoman.config.bundled import bundled_or
-from dragoman.config.kinds import FilePath, Integer, Switch, Text, Urls
+from dragoman.config.kinds import Kind, Number, Switch, Text, Urls, parameter_kind
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS
+from dragoman.config.resolve import Config, ConfigError
 from dragoman.hub.names import hub_model
+from dragoman.parameters import FURTHER
+from dragoman.parameters import PARAMETERS as TABLE
 
-MAX_LOGPROBS = 20
-DEFAULT_MAX_TOKENS = 256  # of `complete`: a text, unlike a conversation, has no natural end
-
-_OF_SERVERS = (
+SERVER_CHOICE = (
     CommandOption("remote_model", Text("NAME"), "at a URL: the model to ask [the first that the server lists]"),
     CommandOption(
         "api_key_env", Text("NAME"), "the variable that holds its key [DRAGOMAN_API_KEY]", "DRAGOMAN_API_KEY"
     ),
 )
 
-_CHAT_USAGE = """\
-usage: dragoman chat [MODEL | URL [PROMPT]] [options]
 
-A conversation in the terminal. MODEL is what `dragoman serve` takes (a directory, a GGUF file, a name on the hub; nothing =
-the bundled demo model) and is loaded into this process, with all options of `dragoman serve`; at a URL any server answers
-that speaks OpenAI's chat API, this one among them. `/help` lists what may be typed besides messages; Ctrl-C stops an answer.
-With PROMPT, or if the standard input is no terminal, there is one message: PROMPT, or the standard input. The answer is
-printed, and the exit code is 1 if there is none. `dragoman run` is the same command.
-
-  dragoman chat                                            the bundled demo model
-  dragoman chat ./my-model --dtype int4 --system "Answer in one sentence."
-  dragoman chat http://127.0.0.1:8080 --temperature 0.2
-  OPENAI_API_KEY=... dragoman chat https://api.example.com/v1 --remote-model NAME --api-key-env OPENAI_API_KEY
-  dragoman chat demo-vision --image cat.png
-  dragoman run demo "What is Deep Learning?" --temperature 0
-  echo "What is Deep Learning?" | dragoman chat --temperature 0
-
-See docs/terminal.md.
-"""
-
-_COMPLETE_USAGE = """\
-usage: dragoman complete [MODEL | URL] [PROMPT] [options]
-
-Goes on with a text: prints what the model writes behind PROMPT as it comes. MODEL and URL are as for `dragoman chat`. A
-single word or text is the model if it is a URL, a path (with . or / before it, or a directory that is there), *.gguf, a name
-on the hub (ORG/NAME) or the name of a bundled model; else it is the prompt, for the bundled demo model. Without PROMPT, or
-with -, the prompt is read from the standard input.
-
-  dragoman complete "Deep learning is"                     with the bundled demo model
-  dragoman complete ./my-model "Deep learning is" --max-tokens 64 --temperature 0
-  dragoman complete http://127.0.0.1:8080 "Deep learning is" --seed 7
-  dragoman complete ./my-model < prompt.txt > answer.txt
-  dragoman complete "The sky is" --logprobs 3 --max-tokens 5
-  dragoman complete "The sky is" --json
-
-See docs/terminal.md.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatArguments:
-    """`prompt`: the only message, None = messages are typed. `parameters`: of the JSON body."""
-
-    target: Target
-    prompt: str | None
-    parameters: Mapping[str, Any]
-    system: str | None = option(Text(), "what the model is told before the conversation [nothing]")
-    image: Path | None = option(FilePath("FILE"), "a picture for the first message [none]")
-    tools: Path | None = option(
-        FilePath("FILE"), "a JSON array of tools that the model may call, as OpenAI has them [none]"
-    )
-    history: bool = option(Switch(), "keep typed lines for the next time (--no-history: do not)", True)
-
-
-@dataclass(frozen=True, slots=True)
-class CompleteArguments:
-    """`prompt` None = the standard input; `logprobs` None = print the text alone."""
-
-    target: Target
-    prompt: str | None
-    parameters: Mapping[str, Any]
-    json: bool = option(Switch(), "print the whole answer as JSON, once it is there", False)
-    logprobs: int | None = option(
-        Integer(0, MAX_LOGPROBS),
-        "print a line for each token: its log-probability and those of the N likeliest",
-    )
-
-
-def read_chat(words: ReadWords, _: Mapping[str, str]) -> ChatArguments | None:
-    prompt = _take_prompt(words, may_be_alone=False)
-    return words.made(ChatArguments, target=_target(words), prompt=prompt, parameters=_parameters(words))
-
-
-def read_complete(words: ReadWords, _: Mapping[str, str]) -> CompleteArguments | None:
-    prompt = _take_prompt(words, may_be_alone=True)
-    parameters = {"max_tokens": DEFAULT_MAX_TOKENS, **_parameters(words)}
-    return words.made(CompleteArguments, target=_target(words), prompt=prompt, parameters=parameters)
-
-
-def _target(words: ReadWords) -> Target:
+def read_server(words: ReadWords) -> Target:
     """The answering server. For a model loaded here, the remaining words become `server_words`."""
     url = next((word for word in words.others if is_url(word)), None)
     model = words.values["remote_model"]
@@ -125,7 +51,59 @@ def _target(words: ReadWords) -> Target:
     return Target(url=address, model=model, key_variable=words.values["api_key_env"])
 
 
-def _take_prompt(words: ReadWords, *, may_be_alone: bool) -> str | None:
+def open_server(
+    config: Config | None, target: Target, environ: Mapping[str, str], stderr: TextIO, *, needs_template: bool = False
+) -> ModelServer:
+    """The server; `close` it at the end. `config` None = the one at the URL.
+
+    `needs_template`: refuse a model without a chat template. Raises: AskFailed.
+    """
+    if config is None:
+        return RemoteServer(str(target.url), target.model, environ.get(target.key_variable, ""))
+    return _load(config, stderr, needs_template=needs_template)
+
+
+def _load(config: Config, stderr: TextIO, *, needs_template: bool) -> ModelServer:
+    from dragoman.cli.terminal.local_model import LocalModel  # takes a second to import
+    from dragoman.errors import EngineDead, ModelError, ServerError
+
+    _check_purpose(config, needs_template=needs_template)
+    display = ProgressDisplay(stderr, name=config.name)
+    try:
+        return LocalModel(config, display)
+    except (ConfigError, ModelError, ServerError, EngineDead, OSError) as error:
+        display.finish()
+        raise AskFailed(str(error)) from None
+    finally:
+        display.finish()
+
+
+def _check_purpose(config: Config, *, needs_template: bool) -> None:
+    """Raises: AskFailed for a model that generates nothing, or lacks a needed chat template; called before the load."""
+    from dragoman.errors import ModelError
+    from dragoman.host.loading import generates
+    from dragoman.tokenizer.model_files import read_text_files
+
+    directory = config.model_dir
+    if not generates(config):
+        raise AskFailed(
+            f"{directory} embeds or scores texts and cannot generate; `dragoman serve {directory}` serves it, and "
+            "POST /v1/embeddings or /v1/rerank asks it"
+        )
+    if not needs_template or config.model.chat_template is not None:
+        return
+    try:
+        templates = read_text_files(directory).chat_templates
+    except (ModelError, ValueError, OSError):
+        return  # loading reports the problem
+    if not templates:
+        raise AskFailed(
+            f"{directory} has no chat template, so it cannot chat; `dragoman complete {directory}` goes on with "
+            "texts, and --chat-template FILE gives it a template"
+        )
+
+
+def take_prompt(words: ReadWords, *, may_be_alone: bool) -> str | None:
     """Take the prompt from the words: the word after the model, or a single word that names no model."""
     others = words.others
     places: list[int] = []
@@ -158,22 +136,62 @@ def names_model(word: str) -> bool:
     return bundled_or(Path(word)) != Path(word) or Path(word).is_dir() or hub_model(word) is not None
 
 
-def _parameters(words: ReadWords) -> dict[str, Any]:
+# --- sampling parameters ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """One text, or several as a JSON array; only JSON has backslash sequences."""
+
+    allowed = 'a text that is not empty, or a JSON array of such texts, as in ["\\n", "END"]'
+    placeholder = "TEXT"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        found = json.loads(text) if text.lstrip().startswith("[") else [text]
+        if not found or not all(isinstance(stop, str) and stop for stop in found):
+            raise ValueError(text)
+        return tuple(found)
+
+
+_OF_OTHER_KINDS: Mapping[str, Kind] = {
+    "temperature": Number(0.0, inclusive=True, maximum=2.0),  # as in OpenAI's document
+    "stop": Stops(),
+    "dry_sequence_breakers": Stops(),
+    "ignore_eos": Switch(),
+}
+_NAMES = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "thinking_token_budget", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", *FURTHER, "seed", "max_tokens", "min_tokens", "stop", "ignore_eos",
+)  # fmt: skip
+PARAMETERS = tuple(
+    CommandOption(name, _OF_OTHER_KINDS.get(name) or parameter_kind(name), TABLE[name].effect.replace("`", ""))
+    for name in _NAMES
+)
+
+_BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of the parameter's values. Raises: ValueError, a line for people, for an unknown name."""
+    parameter = _BY_NAME.get(name.replace("-", "_"))
+    if parameter is None:
+        raise ValueError(f"{name}: unknown parameter; must be one of {', '.join(_BY_NAME)}")
+    return parameter.kind
+
+
+def read_parameter(name: str, text: str) -> tuple[str, Any]:
+    """The parameter's name, and its value for a JSON body. Raises: ValueError, a line for people."""
+    kind, name = kind_of(name), name.replace("-", "_")
+    try:
+        return name, sent(kind.parse(text))
+    except ValueError:
+        raise ValueError(f"{name}={text}: must be {kind.allowed}") from None
+
+
+def sent(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read_parameters(words: ReadWords) -> dict[str, Any]:
     values = {one.name: words.values[one.name] for one in PARAMETERS}
     return {name: sent(value) for name, value in values.items() if value is not None}
-
-
-CHAT = Command(
-    _CHAT_USAGE,
-    (*options_of(ChatArguments), *_OF_SERVERS, *PARAMETERS),
-    read_chat,
-    "dragoman.cli.terminal.chat.chat_command",
-    takes_server_options=True,
-)
-COMPLETE = Command(
-    _COMPLETE_USAGE,
-    (*options_of(CompleteArguments), *_OF_SERVERS, *PARAMETERS),
-    read_complete,
-    "dragoman.cli.terminal.complete_command",
-    takes_server_options=True,
-)

@@ -1,4 +1,7 @@
-"""The received part of one answer, read line by line. `events` knows the APIs' formats. On the event loop."""
+"""The received part of one answer, read line by line, and its events in each API's format. On the event loop.
+
+Events are decoded by types in C, since a client spends its time here.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 _LONGEST_MESSAGE = 200  # characters of a server's message
 _MOST_KEPT = 4096  # bytes of an error's body
@@ -114,3 +119,223 @@ def one_line(message: object) -> str:
         message = _words(message)
     text = " ".join(str(message).split())
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 3] + "..."
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    thinking: Any = None
+    tool_calls: Any = None
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self.content or self.reasoning or self.reasoning_content or self.thinking or self.tool_calls)
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None  # of a server that does not stream
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _OpenAiEvent(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: str | None = None
+    message: Any = None  # of an error in older servers, which are flat
+
+
+_openai_event = msgspec.json.Decoder(_OpenAiEvent)
+
+
+def read_openai(answer: Answer, event: bytes, now_s: float) -> None:
+    read = _openai_event.decode(event)
+    if read.error is not None or read.object == "error":
+        answer.fail(read.error or read.message)
+    for choice in read.choices or ():
+        delta = choice.delta or choice.message
+        if choice.text or (delta is not None and delta.has_output):
+            answer.piece_times_s.append(now_s)
+        answer.is_ended = answer.is_ended or choice.finish_reason is not None
+    if read.usage is not None:
+        answer.count(read.usage.prompt_tokens, read.usage.completion_tokens)
+
+
+class _Response(msgspec.Struct):
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _ResponsesEvent(msgspec.Struct):
+    type: str = ""
+    response: _Response | None = None
+    message: str | None = None
+    error: Any = None
+
+
+_responses_event = msgspec.json.Decoder(_ResponsesEvent)
+
+
+def read_responses(answer: Answer, event: bytes, now_s: float) -> None:
+    read = _responses_event.decode(event)
+    if read.type.endswith(".delta"):
+        answer.piece_times_s.append(now_s)
+    elif read.type in ("error", "response.failed"):
+        told = read.response.error if read.response is not None else None
+        answer.fail(told or read.error or read.message or read.type)
+    elif read.type in ("response.completed", "response.incomplete"):
+        answer.is_ended = True
+    if read.response is not None and read.response.usage is not None:
+        answer.count(read.response.usage.input_tokens, read.response.usage.output_tokens)
+
+
+class _MessagesUsage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """All tokens of the prompt: cached ones are reported separately."""
+        if self.input_tokens is None:
+            return None
+        return self.input_tokens + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
+
+
+class _Message(msgspec.Struct):
+    usage: _MessagesUsage | None = None
+
+
+class _MessagesEvent(msgspec.Struct):
+    type: str = ""
+    message: _Message | None = None
+    usage: _MessagesUsage | None = None
+    error: Any = None
+
+
+_messages_event = msgspec.json.Decoder(_MessagesEvent)
+
+
+def read_messages(answer: Answer, event: bytes, now_s: float) -> None:
+    read = _messages_event.decode(event)
+    if read.type == "content_block_delta":
+        answer.piece_times_s.append(now_s)
+    elif read.type == "error":
+        answer.fail(read.error or "error")
+    answer.is_ended = answer.is_ended or read.type == "message_stop"
+    for usage in (read.message.usage if read.message is not None else None, read.usage):
+        if usage is not None:
+            answer.count(usage.prompt_tokens, usage.output_tokens)
+
+
+class _Details(msgspec.Struct):
+    generated_tokens: int | None = None
+    input_length: int | None = None
+    finish_reason: str | None = None
+
+
+class _TokenEvent(msgspec.Struct):
+    token: Any = None
+    generated_text: str | None = None
+    details: _Details | None = None
+    error: Any = None
+    outputs: list[str] | None = None  # LMI's dynamic batches: a string for each prompt
+
+
+_token_event = msgspec.json.Decoder(_TokenEvent | list[_TokenEvent])
+
+
+def read_tokens(answer: Answer, event: bytes, now_s: float) -> None:
+    """LMI's answers and Text Generation Inference's: an event for each token, the text again in the last."""
+    read = _token_event.decode(event)
+    for one in read if isinstance(read, list) else (read,):
+        _read_token(answer, one, now_s)
+
+
+def _read_token(answer: Answer, read: _TokenEvent, now_s: float) -> None:
+    details = read.details
+    if read.error is not None or (details is not None and details.finish_reason == "error"):
+        answer.fail(read.error or "finish_reason is error")
+        return
+    is_unstreamed = bool(read.generated_text) and not answer.piece_times_s
+    if read.token is not None or any(read.outputs or ()) or is_unstreamed:
+        answer.piece_times_s.append(now_s)
+    # A stream in LMI's dynamic batches has no mark at its end.
+    answer.is_ended = answer.is_ended or read.generated_text is not None or read.outputs is not None
+    if details is not None:
+        answer.count(details.input_length, details.generated_tokens)
+
+
+class _OllamaEvent(msgspec.Struct):
+    message: _Delta | None = None
+    response: str | None = None
+    thinking: str | None = None
+    done: bool = False
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    error: Any = None
+
+
+_ollama_event = msgspec.json.Decoder(_OllamaEvent)
+
+
+def read_ollama(answer: Answer, event: bytes, now_s: float) -> None:
+    read = _ollama_event.decode(event)
+    if read.error is not None:
+        answer.fail(read.error)
+    if read.response or read.thinking or (read.message is not None and read.message.has_output):
+        answer.piece_times_s.append(now_s)
+    answer.is_ended = answer.is_ended or read.done
+    answer.count(read.prompt_eval_count, read.eval_count)
+
+
+class _BatchItem(msgspec.Struct):
+    data: str
+
+
+_batch = msgspec.json.Decoder(list[_BatchItem])
+
+
+def read_text_batch(answer: Answer, event: bytes, now_s: float) -> None:
+    """The plain-text service's batch: all texts at once."""
+    if any(item.data for item in _batch.decode(event)):
+        answer.piece_times_s.append(now_s)
+    answer.is_ended = True
+
+
+class _RowsUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class _Rows(msgspec.Struct):
+    data: list[Any] | None = None
+    results: list[Any] | None = None
+    usage: _RowsUsage | None = None
+
+
+_rows = msgspec.json.Decoder(_Rows)
+
+
+def read_rows(answer: Answer, event: bytes, now_s: float) -> None:
+    """Vectors or scores of texts, all at once, in OpenAI's or Jina's shape."""
+    read = _rows.decode(event)
+    if read.data or read.results:
+        answer.piece_times_s.append(now_s)
+    if read.usage is not None:
+        answer.count(read.usage.prompt_tokens or read.usage.total_tokens, 0)
+    answer.is_ended = True

@@ -8,8 +8,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from dragoman.tools.bench.answer import ReadEvent
-from dragoman.tools.bench.events import (
+from dragoman.tools.bench.answer import (
+    ReadEvent,
     read_messages,
     read_ollama,
     read_openai,

@@ -9,9 +9,8 @@ from typing import Any
 
 from dragoman.tools.bench.apis import APIS, BenchApi, Prompt, Question
 from dragoman.tools.bench.asking import Asker, failure_of
-from dragoman.tools.bench.client import HttpClient, NotHttp
+from dragoman.tools.bench.client import HttpClient, NotHttp, Target
 from dragoman.tools.bench.load import BenchError, OptionError
-from dragoman.tools.bench.target import Target
 
 AUTO = "auto"
 _ORDER = ("chat", "completions", "ovms", "ovms-completions", "embeddings", "rerank", "tgi", "ollama", "lmi", "text")

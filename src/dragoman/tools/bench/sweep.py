@@ -14,13 +14,11 @@ import msgspec
 
 from dragoman.tools.bench.apis import BenchApi, Prompt, Question
 from dragoman.tools.bench.asking import Asker, Sample
-from dragoman.tools.bench.client import HttpClient
-from dragoman.tools.bench.load import BenchError, Extent, Lengths, Load, OptionError
-from dragoman.tools.bench.loops import Run, drive
+from dragoman.tools.bench.client import HttpClient, Target
+from dragoman.tools.bench.load import BenchError, Extent, Lengths, Load, OptionError, Run, drive
 from dragoman.tools.bench.measures import Measures, measures
 from dragoman.tools.bench.probing import AUTO, Prober, Spoken
 from dragoman.tools.bench.prompts import WORDS, FilePrompts, Prompts, SyntheticPrompts
-from dragoman.tools.bench.target import Target
 from dragoman.tools.percentiles import percentile
 
 _WARM_UP = -1  # a number that no point has

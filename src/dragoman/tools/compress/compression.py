@@ -1,4 +1,7 @@
-"""Compresses a checkpoint: scales, stores and writes its matrices. Called by `dragoman compress`, on its thread."""
+"""Compresses a checkpoint: scales, stores and writes its matrices. Called by `dragoman compress`, on its thread.
+
+Factors follow samples of the matrices' inputs, which the model has when it reads a text.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import openvino as ov
+from openvino import opset13 as ops
 
 from dragoman.models import LoadedModel, ModelError, ModelOptions
+from dragoman.models.blocks.nodes import integers
 from dragoman.models.config import read_config
 from dragoman.models.families import read_model
 from dragoman.models.families.base import Family
@@ -20,19 +27,20 @@ from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
-from dragoman.tools.compress.checkpoint import CheckpointWriter, new_directory
-from dragoman.tools.compress.packed import packed_tensors, quantization_config
-from dragoman.tools.compress.samples import NUM_SAMPLES, Array, add_outputs, collect
+from dragoman.tools.compress.checkpoint import CheckpointWriter, new_directory, packed_tensors, quantization_config
 from dragoman.tools.compress.scaling import Packing, chosen_factors, importance_of, packed, shared
 from dragoman.tools.compress.structure import InputGroup, Structure
-from dragoman.tools.evaluate.text import Window
+from dragoman.tools.evaluate import Window, WindowReader, piece_tokens
 
+Array = np.ndarray[Any, Any]
 Progress = Callable[[str, float], None]
 Shapes = Mapping[str, tuple[int, ...]]
 
 _WEIGHT = ".weight"
 _SAMPLE_BYTES = 1 << 30  # of inputs, over all matrices
 _LEAST_SAMPLES = 128
+_INPUT = "matrix_input."  # before a group's number: the name of an output
+NUM_SAMPLES = 4096  # sampled tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +111,37 @@ def _read(
         return groups, []
     num_tokens = sum(len(window.token_ids) for window in windows)
     wanted = min(max(_SAMPLE_BYTES // (2 * sum(group.width for group in groups)), _LEAST_SAMPLES), NUM_SAMPLES)
-    add_outputs(graph, groups, max(num_tokens // wanted, 1))
+    _add_outputs(graph, groups, max(num_tokens // wanted, 1))
     progress("compiling", 0.0)
     compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
     del graph
-    return groups, collect(LoadedModel(compiled, model.facts, options, profile), windows, len(groups), progress)
+    return groups, _samples(LoadedModel(compiled, model.facts, options, profile), windows, len(groups), progress)
+
+
+def _add_outputs(graph: Any, groups: Sequence[InputGroup], step: int) -> None:
+    """Add outputs to the graph: each group's input at every `step`-th token."""
+    results = []
+    for number, group in enumerate(groups):
+        flat = ops.reshape(group.node, integers(-1, group.width), special_zero=False)
+        rows = ops.slice(flat, integers(0), integers(np.iinfo(np.int64).max), integers(step), integers(0))
+        result = ops.result(ops.convert(rows, ov.Type.f32))
+        result.output(0).set_names({f"{_INPUT}{number}"})
+        results.append(result)
+    graph.add_results(results)
+
+
+def _samples(loaded: LoadedModel, windows: Sequence[Window], num_groups: int, progress: Progress) -> list[Array]:
+    """The sampled inputs of each group, bf16 [samples, width]."""
+    kept: list[list[Array]] = [[] for _ in range(num_groups)]
+    longest = max(len(window.token_ids) for window in windows)
+    with WindowReader(loaded, longest, piece_tokens(loaded.facts.vocab_size)) as reader:
+        for number, window in enumerate(windows):
+            progress("reading", number / len(windows))
+            for _ in reader.read(window.token_ids):
+                for place, rows in enumerate(kept):
+                    rows.append(reader.output(f"{_INPUT}{place}").astype(ml_dtypes.bfloat16))
+    progress("reading", 1.0)
+    return [np.concatenate(rows) for rows in kept]
 
 
 def _is_wanted(group: InputGroup, shapes: Shapes, packing: Packing, skip: str | None) -> bool:

@@ -7,12 +7,19 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from dragoman.tools.doctor.findings import Places, Section
-from dragoman.tools.doctor.memory import Limit, memory_facts, memory_section
+from dragoman.tools.doctor.machine import (
+    Cache,
+    Limit,
+    cache_facts,
+    memory_facts,
+    memory_section,
+    port_section,
+    processor_facts,
+    processor_section,
+    storage_section,
+)
 from dragoman.tools.doctor.model import ModelFacts, model_section
-from dragoman.tools.doctor.port import port_section
-from dragoman.tools.doctor.processor import processor_facts, processor_section
 from dragoman.tools.doctor.software import Version, software_facts, software_section
-from dragoman.tools.doctor.storage import Cache, cache_facts, storage_section
 
 
 @dataclass(frozen=True, slots=True)

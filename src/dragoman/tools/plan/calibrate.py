@@ -22,7 +22,7 @@ import msgspec
 
 from dragoman.engine.rolling.step_log import LoggedStep, read_step_log
 from dragoman.tools.plan.costs import MeasuredStep, StepCosts, fit_costs, slowness_of
-from dragoman.tools.plan.replica import Replica
+from dragoman.tools.plan.simulate import Replica
 
 _SHORT_PROMPT = 8  # tokens of prompts that serve only for decoding
 _SMALLEST_PIECE = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
@@ -13,11 +13,8 @@ import numpy as np
 from dragoman.engine.factory import EngineSetup, Progress
 from dragoman.engine.pooling.factory import LoadedPooling, PoolingFactory
 from dragoman.models.pooling.model import LoadedPooler
-from dragoman.tools.selftest.report import Check, SelfTest
-from dragoman.tools.selftest.texts import TEXTS
+from dragoman.tools.selftest.checks import TEXTS, Check, Encode, SelfTest
 from dragoman.types import PooledText
-
-Encode = Callable[[str], Sequence[int]]
 
 EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-5, 2e-3  # of 1 - cosine, or of a score; in f32 and in other types
 MOST_DISTANCE = {"bf16": 0.01, "f16": 0.01, "int8": 0.02, "int4": 0.15}  # from the model's results in f32

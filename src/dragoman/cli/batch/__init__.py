@@ -1,1 +1,0 @@
-"""`dragoman batch`: a file of requests, answered."""

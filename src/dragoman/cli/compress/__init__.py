@@ -1,1 +1,0 @@
-"""`dragoman compress`: a checkpoint with weights of few bits."""

@@ -1,1 +1,0 @@
-"""`dragoman doctor`: examines this machine for the server."""

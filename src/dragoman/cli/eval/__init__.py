@@ -1,1 +1,0 @@
-"""`dragoman eval`: a model's perplexity on a text."""

@@ -1,1 +1,0 @@
-"""`dragoman explain`: explains a call without running it."""

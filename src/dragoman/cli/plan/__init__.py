@@ -1,1 +1,0 @@
-"""`dragoman plan`: the number of replicas for a rate of requests."""

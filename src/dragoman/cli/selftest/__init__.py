@@ -1,1 +1,0 @@
-"""`dragoman selftest`: tests a model on this machine."""

@@ -1,1 +1,0 @@
-"""`dragoman store`: manages the directory of prompts on disk."""

@@ -1,0 +1,236 @@
+"""A subcommand: its own options, the words given to it, its console, and running it.
+
+Takes its options off the command line, checks each value, lists them for `--help`; does not read the server's options.
+Used by the subcommands' modules, and by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, TextIO, TypeVar
+
+from dragoman.cli.arguments import SOURCE, given_by, is_flag, is_truth
+from dragoman.cli.commands import FAILED, USAGE_ERROR, CommandPlace
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.server_words import read_one_model
+from dragoman.config.kinds import Kind, Switch, Value
+from dragoman.config.names import NameIndex
+from dragoman.config.resolve import ConfigError
+from dragoman.hub.names import hub_model
+
+_COLUMN = 34
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(?:/.*)?")
+
+Arguments = TypeVar("Arguments")
+
+
+def as_url(word: str) -> str:
+    """The word as a URL; HOST:PORT gets http:// before it."""
+    return f"http://{word}" if _HOST_PORT.fullmatch(word) else word
+
+
+def is_url(word: str) -> bool:
+    """True for a server's address, also HOST:PORT; False for a page of the hub, which names a model."""
+    return as_url(word).lower().startswith(("http://", "https://")) and hub_model(word) is None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """One option. `default` None = not set; `repeats`: all its values count."""
+
+    name: str
+    kind: Kind
+    help: str
+    default: Value = None
+    is_needed: bool = False
+    repeats: bool = False
+
+    @property
+    def flag(self) -> str:
+        return flag_of(self.name)
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def cite(name: str, value: object) -> str:
+    """An option with its value and source, to begin an error message."""
+    return f"{flag_of(name)}={value} ({SOURCE})"
+
+
+@contextmanager
+def citing_option(name: str, value: object, *errors: type[Exception]) -> Iterator[None]:
+    """Turns one of `errors` about an option's value into ConfigError, with the value."""
+    try:
+        yield
+    except errors as error:
+        raise ConfigError([f"{cite(name, value)}: {error}"]) from error
+
+
+def option(kind: Kind, help_text: str, default: Value = None, *, is_needed: bool = False) -> Any:
+    """The field of a dataclass that is an option of the same name."""
+    return field(default=default, metadata={"option": CommandOption("", kind, help_text, default, is_needed)})
+
+
+def options_of(arguments: type) -> tuple[CommandOption, ...]:
+    rows = [(one.name, one.metadata.get("option")) for one in dataclasses.fields(arguments)]
+    return tuple(dataclasses.replace(row, name=name) for name, row in rows if row is not None)
+
+
+class ReadWords:
+    """A read command line: `texts` of the options found, `values` of all options, `others`: all other words.
+
+    `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
+    `takes_server_options`: possible options of the server stay in `others`.
+    """
+
+    def __init__(
+        self, options: Sequence[CommandOption], words: Sequence[str], *, takes_server_options: bool = False
+    ) -> None:
+        self.texts: dict[str, str] = {}
+        self.values: dict[str, Any] = {option.name: option.default for option in options}
+        self.others: list[str] = []
+        self.problems: list[str] = []
+        self.server_words: list[str] | None = None
+        self._flags = [option.flag for option in options]
+        self._takes_server_options = takes_server_options
+        self._take(options, list(words))
+        for one in options:
+            if (
+                one.is_needed
+                and one.name not in self.texts
+                and not any(problem.startswith(one.flag + " ") for problem in self.problems)
+            ):
+                self.problems.append(f"{one.flag}: is needed, must be {one.kind.allowed}")
+
+    def refuse(self, name: str, why: str) -> None:
+        """Note a problem with an option's value."""
+        self.problems.append(f"{cite(name, self.texts[name])}: {why}")
+
+    def made(self, arguments: type[Arguments], **others: Any) -> Arguments | None:
+        """The arguments from the options' values and `others`; None if there is a problem."""
+        if self.problems:
+            return None
+        names = {one.name for one in dataclasses.fields(arguments)}  # type: ignore[arg-type]
+        return arguments(**{name: value for name, value in self.values.items() if name in names} | others)
+
+    def _take(self, options: Sequence[CommandOption], rest: list[str]) -> None:
+        by_flag = {option.flag: option for option in options}
+        negated = {"--no-" + option.flag[2:]: option for option in options if isinstance(option.kind, Switch)}
+        while rest:
+            word = rest.pop(0)
+            flag, has_value, value = word.partition("=")
+            option = by_flag.get(flag)
+            if option is None and word in negated:
+                self._set(negated[word], "false")
+            elif option is None and word.startswith("-") and word != "-" and self._is_unknown(flag):
+                if rest and not has_value and not is_flag(rest[0]):  # its value
+                    rest.pop(0)
+            elif option is None:
+                self.others.append(word)
+            elif has_value:
+                self._set(option, value)
+            elif isinstance(option.kind, Switch):
+                self._set(option, rest.pop(0) if rest and is_truth(rest[0]) else "true")
+            elif rest and not is_flag(rest[0]):
+                self._set(option, rest.pop(0))
+            else:
+                self.problems.append(f"{flag} ({SOURCE}): must be followed by a value")
+
+    def _is_unknown(self, flag: str) -> bool:
+        """True, with a problem noted, if the flag is unknown. False leaves it to the server, whose options are nearer."""
+        nearest = get_close_matches(flag, self._flags, n=1, cutoff=0.75)
+        if self._takes_server_options and (not nearest or _is_nearer_to_server(flag, nearest[0])):
+            return False
+        known = f"must be one of {', '.join(self._flags)}" if self._flags else "there is only --help"
+        meant = f"the nearest one is {nearest[0]}" if nearest else known
+        self.problems.append(f"{flag} ({SOURCE}): unknown option; {meant}")
+        return True
+
+    def _set(self, option: CommandOption, text: str) -> None:
+        self.texts[option.name] = text
+        try:
+            value = option.kind.parse(text)
+        except ValueError:
+            self.refuse(option.name, f"must be {option.kind.allowed}")
+            return
+        before = self.values[option.name] or ()
+        self.values[option.name] = (*before, value) if option.repeats else value
+
+
+def _is_nearer_to_server(flag: str, option: str) -> bool:
+    """True if the flag is one of the server's, or nearer to one of those than to `option`."""
+    index, given = NameIndex(), given_by(flag)
+    if index.find(given) or index.find(given_by(flag.replace("--no-", "--", 1))) or index.secret(given):
+        return True
+    return get_close_matches(flag, [option, index.nearest(given) or ""], n=1) != [option]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. `read` turns words and environment into its arguments; `run` in `module` runs it.
+
+    `takes_server_options`: for a model that it loads. `words`: the allowed words besides options and files.
+    """
+
+    usage: str
+    options: tuple[CommandOption, ...]
+    read: Callable[[ReadWords, Mapping[str, str]], object]
+    module: str
+    takes_server_options: bool = False
+    words: tuple[str, ...] = ()
+    notes: str = ""
+
+    @property
+    def help(self) -> str:
+        rows = (f"  {one.flag} {one.kind.placeholder}".ljust(_COLUMN) + one.help for one in self.options)
+        return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage
+
+
+def command_at(place: CommandPlace) -> Command:
+    command: Command = import_module(f"dragoman.cli.{place.module}").COMMAND
+    return command
+
+
+class Console:
+    """A command's environment variables, output streams, and display of progress."""
+
+    def __init__(self, variables: Mapping[str, str], stdout: TextIO, stderr: TextIO) -> None:
+        self.variables, self.stdout, self.stderr = variables, stdout, stderr
+        self.display = ProgressDisplay(stderr)
+
+    def tell(self, *problems: object) -> None:
+        """Write each problem's lines, below the display."""
+        self.display.finish()
+        self.stderr.writelines(f"dragoman: {line}\n" for problem in problems for line in str(problem).splitlines())
+
+
+def run_command(command: Command, words: Sequence[str], console: Console) -> int:
+    """Run the command. Returns the exit code: 2 for wrong words, 1 after a failure, else the command's."""
+    if "--help" in words or "-h" in words:
+        console.stdout.write(command.help)
+        return 0
+    read = ReadWords(command.options, words, takes_server_options=command.takes_server_options)
+    asked = command.read(read, console.variables)
+    console.tell(*read.problems)
+    config = None
+    if read.server_words is not None:
+        may_download = not read.problems
+        config = read_one_model(read.server_words, console.variables, console.stderr, may_download=may_download)
+        if config is None:
+            return USAGE_ERROR
+    if read.problems:
+        return USAGE_ERROR
+    module: Any = import_module(command.module)
+    try:
+        return int(module.run(config, asked, console))
+    except getattr(module, "FAILURES", ()) as error:  # the command's one-line errors
+        console.tell(error)
+        return FAILED

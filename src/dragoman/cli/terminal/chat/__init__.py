@@ -1,1 +1,0 @@
-"""`dragoman chat`: a conversation in the terminal."""

@@ -1,1 +1,0 @@
-"""The servers of the terminal commands: at URLs, or models in this process."""

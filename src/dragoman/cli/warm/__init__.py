@@ -1,1 +1,0 @@
-"""`dragoman warm`: computes beginnings of prompts in advance."""

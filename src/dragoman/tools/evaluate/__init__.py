@@ -1,1 +1,0 @@
-"""Measures the cost of compression: a model's perplexity on a text, and its distance from another model."""
