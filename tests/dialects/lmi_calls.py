@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.server.api import Call, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.apis.tgi import TgiDialect
 from dragoman.types import GenerationRequest
 from tests.support.golden import Answer, answer
 

@@ -10,9 +10,15 @@ from typing import Any
 import msgspec
 
 from dragoman.parameters import UINT32_MAX, Bounds, Need
-from dragoman.server.apis.lmi_wire.describe import schemas_of_fields
-from dragoman.server.apis.lmi_wire.parameters.reader import OF_OPERATOR, profile_of
-from dragoman.server.apis.lmi_wire.parameters.table import BACKENDS, TABLE, TGI, Param
+from dragoman.server.apis.lmi_wire.parameters import (
+    BACKENDS,
+    OF_OPERATOR,
+    TABLE,
+    TGI,
+    Param,
+    profile_of,
+    schemas_of_fields,
+)
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.describe.json_schema import BOOLEAN, LENIENT_BOOLEAN, NULL, Schema
 from dragoman.types import Limits

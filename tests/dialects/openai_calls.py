@@ -15,7 +15,7 @@ from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
 from dragoman.server.apis.openai_wire.chat import ChatDialect, ChatRoute
 from dragoman.server.apis.openai_wire.completions import CompletionsDialect
 from dragoman.server.apis.openai_wire.profile import V1, Profile
-from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
+from dragoman.server.apis.ovms_wire import V3, V3_CHAT
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.golden import interleaved_events
 from tests.support.scripted import scripted_result

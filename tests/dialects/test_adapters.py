@@ -9,7 +9,7 @@ import pytest
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.apis.tgi import TgiDialect
 from tests.dialects.lmi_calls import http
 from tests.support.tables import table
 

@@ -11,7 +11,7 @@ from dragoman.server.apis.openai_wire.completions import CompletionBody
 from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.server.apis.openai_wire.errors import CODES, OPENAI, openai_body
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
-from dragoman.server.apis.ovms_wire.profile import OVMS
+from dragoman.server.apis.ovms_wire import OVMS
 from tests.support.golden import Failure
 from tests.support.tables import table
 

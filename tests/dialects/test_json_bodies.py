@@ -13,8 +13,8 @@ from dragoman.errors import InvalidPayload
 from dragoman.server import json_body
 from dragoman.server.api import Dialect, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.text.dialect import TextDialect
-from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.apis.text import TextDialect
+from dragoman.server.apis.tgi import TgiDialect
 from dragoman.server.json_body import (
     MAX_CONTAINERS,
     MAX_DIGITS,

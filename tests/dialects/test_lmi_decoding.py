@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.server.apis.lmi_wire.parameters.table import VERSIONS
+from dragoman.server.apis.lmi_wire.parameters import VERSIONS
 from tests.dialects.lmi_calls import parse, request_of
 from tests.support.tables import table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.server.apis.lmi_wire.parameters.table import TABLE
+from dragoman.server.apis.lmi_wire.parameters import TABLE
 from tests.dialects.lmi_page import BEGIN, END, parameter_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "lmi.md"

@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.errors import ALL_KINDS, ServerError
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.apis.tgi import TgiDialect
 from tests.dialects.lmi_calls import PROMPT, http, parse
 from tests.support.golden import Failure
 from tests.support.tables import table

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.lmi_wire.parameters.table import BACKENDS, TABLE, VERSIONS
+from dragoman.server.apis.lmi_wire.parameters import BACKENDS, TABLE, VERSIONS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import parse, request_of, tgi_request, value_at
 from tests.support.tables import table

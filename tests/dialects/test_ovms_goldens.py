@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragoman.server.api import Dialect, ModelProfile
 from dragoman.server.apis.openai_wire.chat import ChatDialect
 from dragoman.server.apis.openai_wire.completions import CompletionsDialect
-from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
+from dragoman.server.apis.ovms_wire import V3, V3_CHAT
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall
-from dragoman.server.apis.text.dialect import TextDialect
+from dragoman.server.apis.text import TextDialect
 from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, Limits, SamplingParams, TextPrompt
 from tests.support.tables import table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.text.dialect import TextDialect
+from dragoman.server.apis.text import TextDialect
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 

@@ -13,7 +13,7 @@ from huggingface_hub.errors import GenerationError, OverloadedError, ValidationE
 
 from dragoman.server.api import Dialect, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.apis.tgi import TgiDialect
 from tests.support.golden import Failure, answer
 from tests.support.tables import table
 

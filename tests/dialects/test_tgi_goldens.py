@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.apis.tgi import TgiDialect
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.server.apis.tgi.dialect import TgiInfo
+from dragoman.server.apis.tgi import TgiInfo
 
 
 def test_info_has_tgis_fields_in_tgis_order() -> None:

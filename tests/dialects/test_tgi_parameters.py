@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.errors import InvalidParameter
 from dragoman.parameters import ALIASES, FURTHER
-from dragoman.server.apis.lmi_wire.parameters.table import TABLE, TGI
+from dragoman.server.apis.lmi_wire.parameters import TABLE, TGI
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import request_of, tgi_request, value_at
 from tests.dialects.test_lmi_parameters import EFFECTS, SHAPE_THE_ANSWER

@@ -18,7 +18,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.server.admission import Admission
-from dragoman.server.apis.text.dialect import TextDialect
+from dragoman.server.apis.text import TextDialect
 from dragoman.server.app import App, ServerConfig, build_app
 from dragoman.server.generation.service import Service
 from dragoman.server.http.exchange import Message

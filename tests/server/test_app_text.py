@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from dragoman.errors import CapacityError, EngineDead, EngineFailed
-from dragoman.server.apis.text.dialect import TextDialect
+from dragoman.server.apis.text import TextDialect
 from tests.support.fake_service import Gate, Script
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.errors import DeadlineTooShort, QueueTimeout, ServerError
 from dragoman.server.admission import Admission, Forecast, QueueBounds
-from dragoman.server.apis.tgi.api import tgi_info
+from dragoman.server.apis.tgi import tgi_info
 from dragoman.server.app import ServerConfig
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Service

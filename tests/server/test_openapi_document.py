@@ -10,11 +10,11 @@ import pytest
 from openapi_spec_validator import validate
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.lmi_wire.parameters.table import TGI, rows_for
+from dragoman.server.apis.lmi_wire.parameters import TGI, rows_for
 from dragoman.server.apis.openai_wire.completions import CompletionBody
 from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.server.apis.openai_wire.describe import CHAT_EFFECTS, COMPLETION_EFFECTS
-from dragoman.server.apis.text.dialect import BATCH_FIELDS, PROMPT_FIELDS
+from dragoman.server.apis.text import BATCH_FIELDS, PROMPT_FIELDS
 from dragoman.server.app import ServerConfig
 from dragoman.types import Limits
 from tests.support.live_routes import live_document, live_operations

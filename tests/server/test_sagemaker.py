@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError  # type: ignore[import-untyped]
 
 from dragoman.errors import EngineFailed, RequestTimeout, ServerError
-from dragoman.server.apis.sagemaker.eventstream import MAX_PAYLOAD_BYTES, payload_parts
+from dragoman.server.apis.sagemaker import MAX_PAYLOAD_BYTES, payload_parts
 from dragoman.server.app import ServerConfig
 from tests.support.aws import aws_runtime
 from tests.support.fake_service import FakeService, Gate, Script

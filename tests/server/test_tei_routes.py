@@ -12,7 +12,7 @@ from huggingface_hub import InferenceClient
 
 from dragoman.server.admission import Admission
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.tgi.api import API
+from dragoman.server.apis.tgi import API
 from dragoman.server.operations import AnswerOperation
 from dragoman.server.pooling.base import PoolingKind
 from dragoman.server.registry import ServedModel

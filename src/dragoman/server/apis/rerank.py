@@ -33,8 +33,8 @@ from dragoman.server.apis.openai_wire.pooling import (
     usage_of,
 )
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.ovms_wire.profile import ERRORS as OVMS_ERRORS
-from dragoman.server.apis.ovms_wire.profile import V3_RERANK
+from dragoman.server.apis.ovms_wire import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms_wire import V3_RERANK
 from dragoman.server.apis.rerank_wire import (
     EFFECTS,
     CohereRerankAnswer,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dragoman.errors import ServerError
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.errors import FRONT_END, STATUSES, FrontError, LmiShortError, front_end_body, short_body
-from dragoman.server.apis.lmi_wire.objects import LMI_FINISH
+from dragoman.server.apis.lmi_wire.answers import LMI_FINISH
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.security.gate import KEY_HEADERS

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, LmiBatchError, LmiShortError, LmiStreamFailure
-from dragoman.server.apis.lmi_wire.body import FORM
-from dragoman.server.apis.lmi_wire.describe import form, parameters
-from dragoman.server.apis.lmi_wire.objects import (
+from dragoman.server.apis.lmi_wire.answers import (
     LMI_RESULTS,
     LmiBatch,
     LmiLine,
@@ -17,7 +13,8 @@ from dragoman.server.apis.lmi_wire.objects import (
     LmiResult,
     LmiResultOfSeveral,
 )
-from dragoman.server.apis.lmi_wire.parameters.table import rows_for
+from dragoman.server.apis.lmi_wire.body import FORM_SCHEMA, body_schemas
+from dragoman.server.apis.lmi_wire.parameters import parameter_schemas, rows_for
 from dragoman.server.apis.openai_wire.chat import ChatCompletion, ChatCompletionChunk
 from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
@@ -37,7 +34,6 @@ from dragoman.server.describe.json_schema import (
     nullable,
     ref,
 )
-from dragoman.server.http.multipart import MULTIPART
 
 EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}, "stream": True}
 POLLING = ("x-synchronous", "x-starting-token", "x-max-items")
@@ -46,14 +42,9 @@ _NEXT = ("x-next-token", "X-Amzn-SageMaker-Custom-Attributes")
 _PAIR = an_object({"key": TEXT, "value": TEXT})
 _PAIRS = an_object({"inputs": any_of(_PAIR, array(_PAIR, minItems=1))}, text="for a model that scores")
 
-BODIES: Mapping[str, Schema] = {
-    JSON_MEDIA_TYPE: any_of(
-        ref("LmiRequest"), ref("ChatRequestInvocations"), ref("CompletionRequestInvocations"), _PAIRS
-    ),
-    "text/plain": {**TEXT, "minLength": 1, "description": "the prompt"},
-    FORM: ref("LmiForm"),
-    MULTIPART: ref("LmiForm"),
-}
+BODIES = body_schemas(
+    any_of(ref("LmiRequest"), ref("ChatRequestInvocations"), ref("CompletionRequestInvocations"), _PAIRS)
+)
 _STREAM = (
     LmiLine,
     LmiOutputsLine,
@@ -136,9 +127,9 @@ HEADERS = {
 def request_bodies(options: LmiOptions) -> dict[str, Schema]:
     rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
     return {
-        **parameters("LmiParameters", rows, options.profile, options.lmi_version, options.model.limits),
+        **parameter_schemas("LmiParameters", rows, options.profile, options.lmi_version, options.model.limits),
         "LmiRequest": _request(options),
-        "LmiForm": form(),
+        "LmiForm": FORM_SCHEMA,
     }
 
 

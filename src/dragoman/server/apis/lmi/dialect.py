@@ -22,10 +22,9 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.lmi.adapters import with_adapters
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, generation_body
+from dragoman.server.apis.lmi_wire.answers import Framing, OutputsEncoder, Shape, TokenEncoder
 from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload
-from dragoman.server.apis.lmi_wire.encode import Framing, OutputsEncoder, TokenEncoder
-from dragoman.server.apis.lmi_wire.objects import Shape
-from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
+from dragoman.server.apis.lmi_wire.parameters import ParameterReader, Parsed
 from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_requests, read_prompts
 
 FORMATTERS = ("json", "jsonlines", "sse")

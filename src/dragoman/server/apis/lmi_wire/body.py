@@ -13,7 +13,8 @@ import msgspec
 from python_multipart.multipart import parse_options_header
 
 from dragoman.errors import InvalidPayload
-from dragoman.server.api import HttpCall
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall
+from dragoman.server.describe.json_schema import NON_EMPTY_TEXT, TEXT, Schema, an_object, any_of, array, described, ref
 from dragoman.server.http.multipart import MULTIPART, check_count, read_parts
 from dragoman.server.json_body import NotJson, check_fields, decode_json, shown_json
 
@@ -155,3 +156,19 @@ def _part_text(name: str, content: bytes) -> str:
         fault = InvalidPayload(f"Field '{name}' is not UTF-8 text: {error}", param=name)
         fault.names_parameter = False
         raise fault from error
+
+
+def body_schemas(of_json: Schema) -> dict[str, Schema]:
+    """The schema of a body by media type; `LmiForm` is the component `FORM_SCHEMA`."""
+    return {
+        JSON_MEDIA_TYPE: of_json,
+        "text/plain": {**TEXT, "minLength": 1, "description": "the prompt"},
+        FORM: ref("LmiForm"),
+        MULTIPART: ref("LmiForm"),
+    }
+
+
+FORM_SCHEMA = an_object(
+    {"inputs": described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT)), "the prompt; repeated, several prompts")},
+    {"parameters": described(TEXT, "`parameters` as JSON text"), "stream": described(TEXT, "true or false")},
+)

@@ -12,7 +12,7 @@ from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.parameters import Need, asks_for_something, idle_parameters, lacking_needs
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.body import show
-from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, name_as_sent
+from dragoman.server.apis.lmi_wire.parameters import LmiBody, Parsed, name_as_sent
 from dragoman.server.apis.openai_wire.sampling import shared_request
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 

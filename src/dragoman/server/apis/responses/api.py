@@ -36,7 +36,7 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
 )
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
-from dragoman.server.apis.ovms_wire.profile import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms_wire import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.dialect import ResponsesDialect
 from dragoman.server.apis.responses.items import ROLES

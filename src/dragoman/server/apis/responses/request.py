@@ -36,7 +36,7 @@ from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
 from dragoman.server.apis.openai_wire.sampling import SharedBody, logprob_count
 from dragoman.server.apis.openai_wire.thinking import effort_switches
-from dragoman.server.apis.ovms_wire.profile import V3_CHAT
+from dragoman.server.apis.ovms_wire import V3_CHAT
 from dragoman.types import Grammar, Limits, ToolChoice
 
 

@@ -1,12 +1,15 @@
-"""The envelope of SageMaker's runtime around a container's answers, for AWS clients whose `endpoint_url` points here.
+"""SageMaker's runtime as an API: what AWS clients call when their `endpoint_url` points here, around LMI's answers.
 
 Wraps any dialect, for each call, on the event loop. Its errors become ModelErrors; on the streaming operation its bytes
 travel in event-stream messages, and a failure in mid-stream is a ModelStreamError. The gate checks signatures.
-Source: the SageMaker runtime API reference, InvokeEndpoint, InvokeEndpointWithResponseStream and "Common Errors".
+Sources: the SageMaker runtime API reference, InvokeEndpoint, InvokeEndpointWithResponseStream and "Common Errors"; the
+Smithy specification "Amazon Event Stream".
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +17,7 @@ from functools import partial
 import msgspec
 
 from dragoman.errors import (
+    ALL_KINDS,
     BadSignature,
     Forbidden,
     NotFound,
@@ -38,9 +42,16 @@ from dragoman.server.api import (
     Opening,
     Reply,
     StreamedReply,
+    model_of_query_or_header,
 )
-from dragoman.server.apis.lmi.choose import target_of
-from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
+from dragoman.server.apis.lmi import describe
+from dragoman.server.apis.lmi.api import schemas as lmi_schemas
+from dragoman.server.apis.lmi.choose import INPUTS, TARGET_MODEL, borrow_target, dialect_of_body, target_of
+from dragoman.server.apis.lmi.front.deferred import POLLING_FIELDS, Polling
+from dragoman.server.describe.answers import Answers, Content, ErrorFamily, json_answer, merged
+from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
+from dragoman.server.describe.json_schema import TEXT, Schema
+from dragoman.server.operations import Api, GenerateOperation, Server
 from dragoman.server.timings import ShownTimings, TimedEncoder
 from dragoman.types import GenerationEvent, GenerationResult
 
@@ -222,3 +233,140 @@ def _invoked(http: HttpCall) -> dict[str, str]:
 
 def _with_line_end(body: bytes, media_type: str) -> bytes:
     return body if body.endswith(b"\n") or media_type not in _LINE_MEDIA_TYPES else body + b"\n"
+
+
+# Messages of the event stream, the binary framing that AWS clients read streams in:
+# [total length u32][headers length u32][CRC-32 of these 8 bytes][headers][payload][CRC-32 of everything before], all
+# numbers big-endian; a header is [name length u8][name][type u8 = 7][value length u16][value], 7 being UTF-8 strings.
+
+EVENTSTREAM_MEDIA_TYPE = "application/vnd.amazon.eventstream"
+
+MAX_PAYLOAD_BYTES = 1024 * 1024  # clients refuse messages of more than 16 MiB; longer payloads go into several
+
+_STRING = 7
+_PRELUDE = struct.Struct(">II")
+_CHECKSUM = struct.Struct(">I")
+_OVERHEAD_BYTES = _PRELUDE.size + 2 * _CHECKSUM.size
+
+
+def message(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Raises: struct.error for a header name over 255 or a value over 65535 bytes."""
+    packed = b"".join(_header(name, value) for name, value in headers.items())
+    prelude = _PRELUDE.pack(_OVERHEAD_BYTES + len(packed) + len(payload), len(packed))
+    body = prelude + _CHECKSUM.pack(zlib.crc32(prelude)) + packed + payload
+    return body + _CHECKSUM.pack(zlib.crc32(body))
+
+
+def payload_parts(payload: bytes) -> bytes:
+    headers = {":event-type": "PayloadPart", ":content-type": "application/octet-stream", ":message-type": "event"}
+    starts = range(0, len(payload), MAX_PAYLOAD_BYTES)
+    return b"".join(message(headers, payload[start : start + MAX_PAYLOAD_BYTES]) for start in starts)
+
+
+def exception(exception_type: str, payload: bytes) -> bytes:
+    """A modelled exception, which ends a stream; `payload` is its JSON body."""
+    headers = {":exception-type": exception_type, ":content-type": "application/json", ":message-type": "exception"}
+    return message(headers, payload)
+
+
+def _header(name: str, value: str) -> bytes:
+    raw_name, raw_value = name.encode(), value.encode()
+    return struct.pack(f">B{len(raw_name)}sBH", len(raw_name), raw_name, _STRING, len(raw_value)) + raw_value
+
+
+ERRORS = ErrorFamily(
+    {
+        **dict.fromkeys(ALL_KINDS, MODEL_ERROR),
+        **{kind.kind: FRONT_ERRORS[kind][0] for kind in (Forbidden, RateLimited)},
+    },
+    lambda status: {JSON_MEDIA_TYPE: SageMakerError if status == MODEL_ERROR else AwsError},
+)
+
+_TARGET_ERRORS: Answers = {
+    400: json_answer(AwsError, "ValidationError: there is no such target model"),
+    424: json_answer(SageMakerError, "the target model does not fit into the memory that is left"),
+}
+_REFUSED: Answers = {403: json_answer(AwsError, "the signature does not match")}
+
+_EVENT_STREAM: Mapping[str, Schema] = {
+    EVENTSTREAM_MEDIA_TYPE: {
+        "type": "string",
+        "format": "binary",
+        "description": "PayloadPart messages whose payloads are the container's stream; a failure in the middle is a "
+        "ModelStreamError message",
+    }
+}
+
+
+def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
+    """The target model or component that the call names, else the model called like the endpoint, else the default."""
+    target = target_of(http)
+    component = http.headers.get("x-amzn-sagemaker-inference-component", "")
+    name = http.path_params["name"]
+    named = target or component or model_of_query_or_header(http, server)
+    return named or (name if server.models.knows(name) else None)
+
+
+def _operation(path: str, summary: str, content: Content, *, is_stream: bool, text: str) -> GenerateOperation:
+    ok = describe.answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
+    return GenerateOperation(
+        path=path,
+        tag="SageMaker",
+        summary=summary,
+        answers=merged(ok, describe.DEFERRED, ERRORS.answers(), _TARGET_ERRORS, _REFUSED),
+        description=f"{text} Where key pairs are set, signatures are checked. {describe.TEXT_OF_ALL}",
+        parameters=(
+            "endpoint_name",
+            *BY_NAME,
+            *VERSIONED,
+            *describe.POLLING,
+            TARGET_MODEL,
+            "x-amzn-sagemaker-inference-component",
+        ),
+        body=describe.BODIES,
+        example=describe.EXAMPLE,
+        dialect=dialect_of_body,
+        model=_model_of_endpoint,
+        borrow=borrow_target,
+        wrap=partial(SageMakerDialect, is_stream=is_stream),
+        before=Polling(model_error),
+        before_fields=POLLING_FIELDS,
+        also_pools=True,
+    )
+
+
+API = Api(
+    name="sagemaker",
+    title="SageMaker",
+    owns=("/endpoints",),
+    teller=lambda dialects: SageMakerDialect(dialects[INPUTS]),
+    schemas=lmi_schemas,
+    needs_engine=False,
+    operations=(
+        _operation(
+            "/endpoints/{name}/invocations",
+            "SageMaker's InvokeEndpoint",
+            describe.CONTENT,
+            is_stream=False,
+            text="What AWS clients call when their endpoint_url points here.",
+        ),
+        _operation(
+            "/endpoints/{name}/invocations-response-stream",
+            "SageMaker's InvokeEndpointWithResponseStream",
+            _EVENT_STREAM,
+            is_stream=True,
+            text="What AWS clients call for streams; `X-Amzn-SageMaker-Accept` takes the place of `Accept`.",
+        ),
+    ),
+    parameters={
+        **describe.PARAMETERS,
+        "endpoint_name": parameter("path", "name", "a model's name; any other name means the default model", TEXT),
+        "x-amzn-sagemaker-inference-component": parameter(
+            "header", "X-Amzn-SageMaker-Inference-Component", "the model to use", TEXT
+        ),
+    },
+    headers={
+        **describe.HEADERS,
+        "x-Amzn-Invoked-Production-Variant": header("the variant that was asked for, or the only one"),
+    },
+)

@@ -1,1 +1,0 @@
-"""SageMaker's runtime around LMI's answers."""

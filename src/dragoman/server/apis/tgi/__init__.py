@@ -1,1 +1,0 @@
-"""Text Generation Inference."""
