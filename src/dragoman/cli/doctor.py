@@ -14,7 +14,7 @@ from dragoman.cli.commands import FAILED
 from dragoman.cli.subcommand import Command, Console, ReadWords, option, options_of
 from dragoman.config.kinds import Switch
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
-from dragoman.config.several import resolve_all
+from dragoman.config.several import Resolved, resolve_all
 from dragoman.config.sources import cache_home
 from dragoman.hub.environment import hub_environment
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
@@ -50,26 +50,18 @@ def read_doctor(words: ReadWords, _: Mapping[str, str]) -> DoctorArguments | Non
     return words.made(DoctorArguments, server_words=tuple(words.others))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The configuration of the options, or `problem`."""
-
-    config: Config | None
-    num_models: int
-    problem: str
-
-
 def run(_: object, asked: DoctorArguments, console: Console, places: Places | None = None) -> int:
     """Print the report. Returns the exit code: 0, or 1 if a server would not start. `places`: replaced in tests."""
     environ = console.variables
-    read = _read(asked.server_words, environ)
-    server = None if read.config is None else read.config.server
+    resolved, problem = _resolved(asked.server_words, environ)
+    config = None if resolved is None else resolved.process
+    server = None if config is None else config.server
     sections = examine(
         Question(
             host=DEFAULT_HOST if server is None else server.host,
             port=DEFAULT_PORT if server is None else server.port,
-            caches=_caches(read.config, environ),
-            tell_model=lambda available: _tell(read, available),
+            caches=_caches(config, environ),
+            tell_model=lambda available: _tell(resolved, problem, available),
             is_offline=hub_environment(environ).is_offline,
             places=places or Places(),
         )
@@ -78,15 +70,15 @@ def run(_: object, asked: DoctorArguments, console: Console, places: Places | No
     return FAILED if prevents_serving(sections) else 0
 
 
-def _read(words: Sequence[str], environ: Mapping[str, str]) -> _Read:
+def _resolved(words: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved | None, str]:
+    """The configurations of the options, or None and the problem."""
     arguments = read_arguments(words)
     try:
         if arguments.problems:
             raise ConfigError(arguments.problems)
-        resolved = resolve_all(arguments.givens, environ, demo_model_dir())
+        return resolve_all(arguments.givens, environ, demo_model_dir()), ""
     except ConfigError as error:
-        return _Read(None, 0, "\n".join(error.problems))
-    return _Read(resolved.process, len(resolved.models), "")
+        return None, str(error)
 
 
 def _caches(config: Config | None, environ: Mapping[str, str]) -> tuple[Cache, ...]:
@@ -109,12 +101,12 @@ def _caches(config: Config | None, environ: Mapping[str, str]) -> tuple[Cache, .
     )
 
 
-def _tell(read: _Read, available: int) -> ToldModel:
+def _tell(resolved: Resolved | None, problem: str, available: int) -> ToldModel:
     """The facts of the model, or the problem with it, without loading it. `available`: bytes of memory."""
-    if read.config is None:
-        return ToldModel("could not be resolved", read.problem)
-    if read.num_models != 1:
-        return ToldModel(f"{read.num_models} models would be served; name one of them for its memory and speed")
+    if resolved is None:
+        return ToldModel("could not be resolved", problem)
+    if len(resolved.models) != 1:
+        return ToldModel(f"{len(resolved.models)} models would be served; name one of them for its memory and speed")
     try:
         from dragoman.host import loading
         from dragoman.models import ModelError
@@ -122,13 +114,14 @@ def _tell(read: _Read, available: int) -> ToldModel:
     except (ImportError, OSError) as error:
         return ToldModel("cannot be examined", f"the server cannot be imported: {error}")
 
-    config, where = read.config, f"{read.config.name} in {read.config.model_dir}"
+    config = resolved.process
+    where = f"{config.name} in {config.model_dir}"
     try:
         if config.engine.engine != "rolling":
             return ToldModel(f"{where}, run by the engine {config.engine.engine}, which is not examined")
         if not loading.has_model(config):
             return ToldModel(where, f"there is no model in {config.model_dir}")
-        needs, problem = loading.memory_needs(config), ""
+        needs = loading.memory_needs(config)
         try:
             loading.check_room(config.name, needs, available)
         except ModelError as error:

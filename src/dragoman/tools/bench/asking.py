@@ -45,11 +45,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Calls one operation of a server. `more`: merged into each body, null removes a field."""
+    """Calls one operation of a server. `model` "" = a name is not needed. `more`: merged into each body, null removes a
+    field.
+    """
 
     client: HttpClient
     api: BenchApi
     path: str
+    model: str
     timeout_s: float
     more: Mapping[str, Any] = field(default_factory=dict)
 

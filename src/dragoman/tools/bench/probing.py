@@ -20,13 +20,6 @@ _UNREACHABLE = ("connection refused", "unknown host", "TLS", "not HTTP")
 _MODELS_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    api: BenchApi
-    path: str
-    model: str
-
-
 @dataclass(slots=True)
 class Prober:
     """Probes the server at `target`. `model`: the user's choice, "" = the first of the server's list."""
@@ -38,21 +31,21 @@ class Prober:
     more: dict[str, Any] = field(default_factory=dict)
     _lists: dict[str, str] = field(default_factory=dict)  # the first model by the path of the list, "" = none
 
-    async def find(self, name: str) -> Spoken:
-        """The API to use. `name`: of an API, or `auto`. Raises: BenchError, OptionError."""
+    async def find(self, name: str) -> Asker:
+        """Calls of the API to use. `name`: of an API, or `auto`. Raises: BenchError, OptionError."""
         if name != AUTO:
-            return await self._spoken(APIS[name])
+            return await self._asker(APIS[name])
         candidates = self._candidates()
         if len(candidates) == 1:
-            return await self._spoken(candidates[0])
+            return await self._asker(candidates[0])
         refusals = []
         for api in candidates:
             path = self.target.endpoint(api.path)
             model = self.model or await self._listed(api, path) or "default"
-            asker = Asker(self.client, api, path, self.timeout_s, self.more)
+            asker = Asker(self.client, api, path, "" if api.models_path == "" else model, self.timeout_s, self.more)
             sample = await asker.ask(Question((Prompt("Hello"),), 1, model))
             if sample.error in ("", "empty answer"):  # the token may have been the end
-                return Spoken(api, path, "" if api.models_path == "" else model)
+                return asker
             if sample.error in (*_UNREACHABLE, *_HOPELESS):
                 raise BenchError(f"{self.target.origin}{path}: {sample.error}: {sample.message}")
             if sample.error not in _NOT_THERE or self.model:
@@ -75,14 +68,12 @@ class Prober:
         versioned = {"ovms": ("ovms", "ovms-completions"), "chat": ("chat", "completions", "embeddings", "rerank")}
         return [APIS[name] for name in versioned.get(first, _ORDER)]
 
-    async def _spoken(self, api: BenchApi) -> Spoken:
+    async def _asker(self, api: BenchApi) -> Asker:
         path = self.target.endpoint(api.path)
-        if api.models_path == "":
-            return Spoken(api, path, "")
-        model = self.model or await self._listed(api, path)
-        if not model:
+        model = "" if api.models_path == "" else self.model or await self._listed(api, path)
+        if not model and api.models_path != "":
             raise OptionError("model", f"is required: {self.target.origin} does not list its models")
-        return Spoken(api, path, model)
+        return Asker(self.client, api, path, model, self.timeout_s, self.more)
 
     async def _listed(self, api: BenchApi, path: str) -> str:
         """The first model that the server lists, "" if it lists none. Raises: BenchError if there is no server."""

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.tools.bench.apis import Prompt
 from dragoman.tools.bench.load import Lengths, OptionError
@@ -24,15 +24,12 @@ else end engine enough even evening ever every eye face fact fall family far far
 WORDS = _COMMON.split()
 
 
-class Prompts(Protocol):
-    def prompt(self, point: int, number: int) -> Prompt:
-        """The prompt of request `number` of a point; negative points are not measured."""
-        ...
-
-
 @dataclass(frozen=True)
 class SyntheticPrompts:
-    """Prompts of made-up text with equal `shared_tokens`; n words have `overhead + n * tokens_per_word` tokens."""
+    """Prompts of made-up text with equal `shared_tokens`; n words have `overhead + n * tokens_per_word` tokens.
+
+    `prompt`: of a request by its number in a point; negative points are not measured.
+    """
 
     lengths: Lengths
     seed: int
@@ -67,6 +64,9 @@ class FilePrompts:
 
     def prompt(self, point: int, number: int) -> Prompt:
         return self.prompts[number % len(self.prompts)]
+
+
+Prompts = SyntheticPrompts | FilePrompts
 
 
 def read_prompts(path: Path) -> FilePrompts:

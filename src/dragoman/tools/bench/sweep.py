@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,12 @@ from dragoman.tools.bench.asking import Asker, Sample
 from dragoman.tools.bench.client import HttpClient, Target
 from dragoman.tools.bench.load import BenchError, Extent, Lengths, Load, OptionError, Run, drive
 from dragoman.tools.bench.measures import Measures, measures
-from dragoman.tools.bench.probing import AUTO, Prober, Spoken
+from dragoman.tools.bench.probing import Prober
 from dragoman.tools.bench.prompts import WORDS, FilePrompts, Prompts, SyntheticPrompts
 from dragoman.tools.percentiles import percentile
 
 _WARM_UP = -1  # a number that no point has
 _TICK_S = 0.1
-PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,21 @@ class BenchSettings:
     target: Target
     loads: tuple[Load, ...]
     extent: Extent
-    api: str = AUTO
-    model: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    api_key: str = ""
-    timeout_s: float = 600.0
-    prompts: FilePrompts | None = None
-    prompt_tokens: Lengths = PROMPT_TOKENS
-    shared_tokens: int = 0
-    output_tokens: Lengths = OUTPUT_TOKENS
-    ignore_eos: bool = False
-    warm_up: int = 1
-    seed: int = 0
-    batch: int = 8
-    bounds: Mapping[str, float] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
+    api: str
+    model: str
+    headers: Mapping[str, str]
+    api_key: str
+    timeout_s: float
+    prompts: FilePrompts | None
+    prompt_tokens: Lengths
+    shared_tokens: int
+    output_tokens: Lengths
+    ignore_eos: bool
+    warm_up: int
+    seed: int
+    batch: int
+    bounds: Mapping[str, float]
+    more: Mapping[str, Any]
 
 
 class Point(msgspec.Struct):
@@ -111,30 +110,29 @@ class Benchmark:
     async def run(self) -> None:
         """Run the benchmark. Raises: BenchError, OptionError if nothing can be measured."""
         try:
-            asker, spoken = await self._found()
-            prompts = await self._prompts(asker, spoken)
+            asker = await self._found()
+            prompts = await self._prompts(asker)
             for number, load in enumerate(self._settings.loads):
-                question = partial(_question, self._settings, spoken, prompts)
+                question = partial(_question, self._settings, asker, prompts)
                 # Points do not repeat a question of the warm-up, except with a file of prompts.
                 await self._warm_up(asker, partial(question, _WARM_UP - number), load)
                 await self._point(asker, partial(question, number), load)
         finally:
             self._client.close()
 
-    async def _found(self) -> tuple[Asker, Spoken]:
+    async def _found(self) -> Asker:
         settings = self._settings
         prober = Prober(self._client, settings.target, settings.timeout_s, settings.model, dict(settings.more))
-        spoken = await prober.find(settings.api)
-        _check(settings, spoken.api)
-        client = HttpClient(settings.target, {**spoken.api.headers, **_headers(settings)})
+        found = await prober.find(settings.api)
+        _check(settings, found.api)
         self._client.close()
-        self._client = client
+        self._client = HttpClient(settings.target, {**found.api.headers, **_headers(settings)})
         report = self.report
-        report.url = settings.target.origin + spoken.path
-        report.api, report.model = spoken.api.name, spoken.model
-        return Asker(client, spoken.api, spoken.path, settings.timeout_s, settings.more), spoken
+        report.url = settings.target.origin + found.path
+        report.api, report.model = found.api.name, found.model
+        return replace(found, client=self._client)
 
-    async def _prompts(self, asker: Asker, spoken: Spoken) -> Prompts:
+    async def _prompts(self, asker: Asker) -> Prompts:
         settings = self._settings
         if settings.prompts is not None:
             self.report.prompts = f"{len(settings.prompts.prompts)} from a file"
@@ -142,7 +140,7 @@ class Benchmark:
         shared = f", the first {settings.shared_tokens} the same in all" if settings.shared_tokens else ""
         self.report.prompts = f"{settings.prompt_tokens} tokens of made-up text{shared}"
         plain = SyntheticPrompts(settings.prompt_tokens, settings.seed, settings.shared_tokens)
-        found = await _calibrated(asker, plain, spoken.model)
+        found = await _calibrated(asker, plain)
         if found is None:
             self.report.notes.append("the server does not tell how many tokens a prompt has: a word is taken for one")
             return plain
@@ -203,12 +201,12 @@ class Benchmark:
         return run
 
 
-def _question(settings: BenchSettings, spoken: Spoken, prompts: Prompts, point: int, number: int) -> Question:
-    count = settings.batch if spoken.api.is_batch else 1
+def _question(settings: BenchSettings, asker: Asker, prompts: Prompts, point: int, number: int) -> Question:
+    count = settings.batch if asker.api.is_batch else 1
     texts = [prompts.prompt(point, number * count + index) for index in range(count)]
     dice = random.Random(f"{settings.seed}/{point}/{number}/output")
     most = texts[0].output_tokens or settings.output_tokens.draw(dice)
-    return Question(texts, most, spoken.model, settings.ignore_eos)
+    return Question(texts, most, asker.model, settings.ignore_eos)
 
 
 def _headers(settings: BenchSettings) -> dict[str, str]:
@@ -228,11 +226,11 @@ def _check(settings: BenchSettings, api: BenchApi) -> None:
         raise OptionError("prompts", f"API {api.name} takes texts, but the file holds conversations")
 
 
-async def _calibrated(asker: Asker, prompts: SyntheticPrompts, model: str) -> SyntheticPrompts | None:
+async def _calibrated(asker: Asker, prompts: SyntheticPrompts) -> SyntheticPrompts | None:
     """The same prompts with the server's token counts; None if it does not report them."""
     counts = []
     for words in (WORDS, WORDS * 2):  # all words, so that their mean is exact
-        sample = await asker.ask(Question([Prompt(" ".join(words))], 1, model))
+        sample = await asker.ask(Question([Prompt(" ".join(words))], 1, asker.model))
         if sample.prompt_tokens is None:
             return None
         counts.append(sample.prompt_tokens)

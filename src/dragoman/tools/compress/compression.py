@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,11 @@ from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
 from dragoman.tools.compress.checkpoint import CheckpointWriter, new_directory, packed_tensors, quantization_config
 from dragoman.tools.compress.scaling import Packing, chosen_factors, importance_of, packed, shared
-from dragoman.tools.compress.structure import InputGroup, Structure
+from dragoman.tools.compress.structure import Divided, InputGroup, Structure
 from dragoman.tools.evaluate import Window, WindowReader, piece_tokens
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, float], None]
-Shapes = Mapping[str, tuple[int, ...]]
 
 _WEIGHT = ".weight"
 _SAMPLE_BYTES = 1 << 30  # of inputs, over all matrices
@@ -52,15 +51,6 @@ class Compressed:
     num_bytes: int
 
 
-@dataclass(slots=True)
-class _Changes:
-    """The changes of tensors by name: factors of columns, divisors with their offset, importance of columns."""
-
-    columns: dict[str, Array] = field(default_factory=dict)
-    rows: dict[str, tuple[Array, float]] = field(default_factory=dict)
-    importance: dict[str, Array] = field(default_factory=dict)
-
-
 def compress(
     model_dir: Path, out: Path, packing: Packing, windows: Sequence[Window], skip: str | None, progress: Progress
 ) -> Compressed:
@@ -73,49 +63,128 @@ def compress(
         raise ModelError("config.json has a quantization_config, allowed: a checkpoint that is not compressed yet")
     model = read_model(raw_config)
     stored = stored_weights(model_dir)
-    shapes = stored.shapes()
     with new_directory(out) as directory, stored.open() as source:
-        groups, samples = _read(
-            model, source, lambda group: _is_wanted(group, shapes, packing, skip), windows, progress
-        )
-        changes = _changes(groups, samples, source, shapes, packing, progress)
+        compression = _Compression(source, stored.shapes(), packing, progress)
+        groups, samples = compression.read(model, skip, windows)
+        compression.choose_factors(groups, samples)
         names = {name for group in groups for name in group.names}
         writer = CheckpointWriter(directory)
-        _write(writer, source, shapes, names, (changes, packing), progress)
-        writer.finish(
-            raw_config | {"quantization_config": quantization_config(packing, _ignored(shapes, names))}, model_dir
-        )
+        compression.write(writer, names)
+        entry = quantization_config(packing, compression.ignored(names))
+        writer.finish(raw_config | {"quantization_config": entry}, model_dir)
         num_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-    return Compressed(len(names), len(changes.columns), num_bytes)
+    return Compressed(len(names), len(compression.columns), num_bytes)
 
 
-def _read(
-    model: Family,
-    source: WeightSource,
-    is_wanted: Callable[[InputGroup], bool],
-    windows: Sequence[Window],
-    progress: Progress,
-) -> tuple[list[InputGroup], list[Array]]:
-    """The matrices to compress, grouped by their input, with samples of it; none without windows. Raises: ModelError."""
-    options, structure = ModelOptions("bf16", sees=False, kernels="openvino"), Structure()
-    profile = kernel_profile(options, has_states=bool(model.facts.state_layers))
-    model.facts = model.facts.without_caps()
-    with RowParts() as parts:
-        progress("building the graph", 0.0)
-        graph = model.build(Weights(source, WeightStorage(profile.weights, parts, structure)))
-        groups = [group for group in structure.groups(model.layers) if is_wanted(group)]
-        parts.finish(lambda done, total: progress("building the graph", done / total))
-    if not groups:
-        raise ModelError("there is no matrix to compress: none of the selected ones has columns in whole groups")
-    if not windows:
-        return groups, []
-    num_tokens = sum(len(window.token_ids) for window in windows)
-    wanted = min(max(_SAMPLE_BYTES // (2 * sum(group.width for group in groups)), _LEAST_SAMPLES), NUM_SAMPLES)
-    _add_outputs(graph, groups, max(num_tokens // wanted, 1))
-    progress("compiling", 0.0)
-    compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
-    del graph
-    return groups, _samples(LoadedModel(compiled, model.facts, options, profile), windows, len(groups), progress)
+class _Compression:
+    """One checkpoint's tensors and their changes by name: factors of columns, divisors of rows, importance of columns.
+
+    `shapes`: of all its tensors.
+    """
+
+    def __init__(
+        self, source: WeightSource, shapes: Mapping[str, tuple[int, ...]], packing: Packing, progress: Progress
+    ) -> None:
+        self._source, self._shapes, self._packing, self._progress = source, shapes, packing, progress
+        self.columns: dict[str, Array] = {}
+        self._rows: dict[str, tuple[Array, float]] = {}  # divisors with their offset
+        self._importance: dict[str, Array] = {}
+
+    def read(self, model: Family, skip: str | None, windows: Sequence[Window]) -> tuple[list[InputGroup], list[Array]]:
+        """The matrices to compress, grouped by their input, with samples of it; none without windows.
+
+        Raises: ModelError if there are none.
+        """
+        options, structure = ModelOptions("bf16", sees=False, kernels="openvino"), Structure()
+        profile = kernel_profile(options, has_states=bool(model.facts.state_layers))
+        model.facts = model.facts.without_caps()
+        progress = self._progress
+        with RowParts() as parts:
+            progress("building the graph", 0.0)
+            graph = model.build(Weights(self._source, WeightStorage(profile.weights, parts, structure)))
+            groups = [group for group in structure.groups(model.layers) if self._is_wanted(group, skip)]
+            parts.finish(lambda done, total: progress("building the graph", done / total))
+        if not groups:
+            raise ModelError("there is no matrix to compress: none of the selected ones has columns in whole groups")
+        if not windows:
+            return groups, []
+        num_tokens = sum(len(window.token_ids) for window in windows)
+        wanted = min(max(_SAMPLE_BYTES // (2 * sum(group.width for group in groups)), _LEAST_SAMPLES), NUM_SAMPLES)
+        _add_outputs(graph, groups, max(num_tokens // wanted, 1))
+        progress("compiling", 0.0)
+        compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
+        del graph
+        return groups, _samples(LoadedModel(compiled, model.facts, options, profile), windows, len(groups), progress)
+
+    def _is_wanted(self, group: InputGroup, skip: str | None) -> bool:
+        skipped = skip is not None and any(re.search(skip, name) for name in group.names)
+        matrices = all(name.endswith(_WEIGHT) and len(self._shapes[name]) == 2 for name in group.names)
+        return group.width % self._packing.group_size == 0 and matrices and not skipped
+
+    def choose_factors(self, groups: Sequence[InputGroup], samples: Sequence[Array]) -> None:
+        """Note the changes that let the matrices lose least on the samples; none without samples."""
+        for number, (group, kept) in enumerate(zip(groups, samples, strict=False)):
+            self._progress("choosing factors", number / len(groups))
+            read = kept.astype(np.float32)
+            if not len(read) or not np.isfinite(read).all():
+                continue
+            factors = None if group.divided is None else self._factors(group, group.divided, read)
+            if factors is not None:
+                self.columns |= dict.fromkeys(group.names, factors)
+            self._importance |= dict.fromkeys(group.names, importance_of(read, factors))
+
+    def _factors(self, group: InputGroup, divided: Divided, samples: Array) -> Array | None:
+        """The best factors of the group's columns, whose divisors are noted; None = none improve it."""
+        sizes = np.abs(samples).mean(axis=0)
+        if divided.num_heads:
+            sizes = shared(sizes, divided.num_heads, divided.num_kv_heads)
+        factors = chosen_factors([self._tensor(name) for name in group.names], samples, sizes, self._packing)
+        return None if factors is None else self._divide(divided, factors)
+
+    def _divide(self, divided: Divided, factors: Array) -> Array:
+        """Note the divided tensors. Returns the factors that remain after these are rounded to their stored type."""
+        divisors = factors
+        if divided.num_heads:
+            heads = factors.reshape(divided.num_kv_heads, divided.num_heads // divided.num_kv_heads, -1)
+            divisors = heads[:, 0].reshape(-1)
+        elif len(self._shapes[divided.names[0]]) == 1:
+            weight = self._tensor(divided.names[0])
+            full = weight.astype(np.float32) + np.float32(divided.offset)
+            rounded = _divided(weight, divisors, divided.offset).astype(np.float32) + np.float32(divided.offset)
+            is_known = (np.abs(full) > 0) & (np.abs(rounded) > 0)
+            factors = np.where(is_known, full / np.where(is_known, rounded, 1.0), factors)
+        offsets = {name: divided.offset if name.endswith(_WEIGHT) else 0.0 for name in divided.names}
+        self._rows |= {name: (divisors, offset) for name, offset in offsets.items()}
+        return factors
+
+    def write(self, writer: CheckpointWriter, names: set[str]) -> None:
+        """Write all tensors, `names` compressed."""
+        for number, (name, shape) in enumerate(self._shapes.items()):
+            self._progress("compressing", number / len(self._shapes))
+            tensor = self._tensor(name)
+            divisors, offset = self._rows.get(name, (None, 0.0))
+            if len(shape) == 1 and divisors is not None:
+                tensor = _divided(tensor, divisors, offset)
+            elif name in names or divisors is not None:
+                tensor = _changed(tensor, divisors, self.columns.get(name))
+            if name in names:
+                matrix = packed(np.asarray(tensor), self._packing, self._importance.get(name))
+                for part, values in packed_tensors(name.removesuffix(_WEIGHT), matrix, self._packing.bits).items():
+                    writer.add(part, values)
+            else:
+                writer.add(name, tensor)
+        self._progress("compressing", 1.0)
+
+    def ignored(self, names: set[str]) -> list[str]:
+        """The modules whose weights are not among `names`."""
+        weights = [name for name, shape in self._shapes.items() if name.endswith(_WEIGHT) and len(shape) > 1]
+        return sorted({"lm_head", *(name.removesuffix(_WEIGHT) for name in weights if name not in names)})
+
+    def _tensor(self, name: str) -> Array:
+        tensor = self._source.tensor(name, self._shapes[name])
+        if isinstance(tensor, PackedMatrix):
+            raise ModelError(f"tensor {name!r} is packed, allowed: numbers, which can be compressed")
+        return tensor
 
 
 def _add_outputs(graph: Any, groups: Sequence[InputGroup], step: int) -> None:
@@ -144,90 +213,9 @@ def _samples(loaded: LoadedModel, windows: Sequence[Window], num_groups: int, pr
     return [np.concatenate(rows) for rows in kept]
 
 
-def _is_wanted(group: InputGroup, shapes: Shapes, packing: Packing, skip: str | None) -> bool:
-    skipped = skip is not None and any(re.search(skip, name) for name in group.names)
-    matrices = all(name.endswith(_WEIGHT) and len(shapes[name]) == 2 for name in group.names)
-    return group.width % packing.group_size == 0 and matrices and not skipped
-
-
-def _changes(
-    groups: Sequence[InputGroup],
-    samples: Sequence[Array],
-    source: WeightSource,
-    shapes: Shapes,
-    packing: Packing,
-    progress: Progress,
-) -> _Changes:
-    changes = _Changes()
-    for number, (group, kept) in enumerate(zip(groups, samples, strict=False)):
-        progress("choosing factors", number / len(groups))
-        read = kept.astype(np.float32)
-        if not len(read) or not np.isfinite(read).all():
-            continue
-        factors = _factors(group, read, source, shapes, packing)
-        if factors is not None:
-            factors = _divide(group, factors, changes, source, shapes)
-            changes.columns |= dict.fromkeys(group.names, factors)
-        changes.importance |= dict.fromkeys(group.names, importance_of(read, factors))
-    return changes
-
-
-def _factors(group: InputGroup, samples: Array, source: WeightSource, shapes: Shapes, packing: Packing) -> Array | None:
-    if group.divided is None:
-        return None
-    sizes = np.abs(samples).mean(axis=0)
-    if group.divided.num_heads:
-        sizes = shared(sizes, group.divided.num_heads, group.divided.num_kv_heads)
-    return chosen_factors([_tensor(source, name, shapes) for name in group.names], samples, sizes, packing)
-
-
-def _divide(group: InputGroup, factors: Array, changes: _Changes, source: WeightSource, shapes: Shapes) -> Array:
-    """Note the divided tensors. Returns the factors that remain after these are rounded to their stored type."""
-    divided = group.divided
-    assert divided is not None
-    divisors = factors
-    if divided.num_heads:
-        heads = factors.reshape(divided.num_kv_heads, divided.num_heads // divided.num_kv_heads, -1)
-        divisors = heads[:, 0].reshape(-1)
-    elif len(shapes[divided.names[0]]) == 1:
-        weight = _tensor(source, divided.names[0], shapes)
-        full = weight.astype(np.float32) + np.float32(divided.offset)
-        rounded = _divided(weight, divisors, divided.offset).astype(np.float32) + np.float32(divided.offset)
-        is_known = (np.abs(full) > 0) & (np.abs(rounded) > 0)
-        factors = np.where(is_known, full / np.where(is_known, rounded, 1.0), factors)
-    changes.rows |= {name: (divisors, divided.offset if name.endswith(_WEIGHT) else 0.0) for name in divided.names}
-    return factors
-
-
 def _divided(tensor: Array, divisors: Array, offset: float) -> Array:
     values = (tensor.astype(np.float32) + np.float32(offset)) / divisors - np.float32(offset)
     return values.astype(tensor.dtype)
-
-
-def _write(
-    writer: CheckpointWriter,
-    source: WeightSource,
-    shapes: Shapes,
-    names: set[str],
-    how: tuple[_Changes, Packing],
-    progress: Progress,
-) -> None:
-    changes, packing = how
-    for number, (name, shape) in enumerate(shapes.items()):
-        progress("compressing", number / len(shapes))
-        tensor = _tensor(source, name, shapes)
-        divisors, offset = changes.rows.get(name, (None, 0.0))
-        if len(shape) == 1 and divisors is not None:
-            tensor = _divided(tensor, divisors, offset)
-        elif name in names or divisors is not None:
-            tensor = _changed(tensor, divisors, changes.columns.get(name))
-        if name in names:
-            matrix = packed(np.asarray(tensor), packing, changes.importance.get(name))
-            for part, values in packed_tensors(name.removesuffix(_WEIGHT), matrix, packing.bits).items():
-                writer.add(part, values)
-        else:
-            writer.add(name, tensor)
-    progress("compressing", 1.0)
 
 
 def _changed(matrix: Array, divisors: Array | None, factors: Array | None) -> Array:
@@ -238,15 +226,3 @@ def _changed(matrix: Array, divisors: Array | None, factors: Array | None) -> Ar
     if factors is not None:
         values *= factors
     return values
-
-
-def _tensor(source: WeightSource, name: str, shapes: Shapes) -> Array:
-    tensor = source.tensor(name, shapes[name])
-    if isinstance(tensor, PackedMatrix):
-        raise ModelError(f"tensor {name!r} is packed, allowed: numbers, which can be compressed")
-    return tensor
-
-
-def _ignored(shapes: Shapes, names: set[str]) -> list[str]:
-    others = [name for name, shape in shapes.items() if name.endswith(_WEIGHT) and len(shape) > 1 and name not in names]
-    return sorted({"lm_head", *(name.removesuffix(_WEIGHT) for name in others)})
