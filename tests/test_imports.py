@@ -61,12 +61,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.files",
     ),
     "dragoman.hooks": ("dragoman.server.apis.lmi.hooks",),
-    "dragoman.server.apis.lmi.hooks": (
-        "dragoman.types",
-        "dragoman.errors",
-        "dragoman.server.json_body",
-        "dragoman.tokenizer.base",
-    ),
+    "dragoman.server.apis.lmi.hooks": ("dragoman.errors", "dragoman.server.json_body"),
     "dragoman.engine": (
         "dragoman.types",
         "dragoman.errors",
@@ -196,6 +191,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.metrics",
     ),
     "dragoman.server.apis.lmi.operator.loading": (
+        "dragoman.types",
         "dragoman.errors",
         "dragoman.config",
         "dragoman.models.config",

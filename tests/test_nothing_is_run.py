@@ -44,7 +44,7 @@ READS_CODE = {
 WORDS = re.compile(rf"\b({'|'.join([*RUNS, *READS_CODE, 'allow_pickle'])})\b")  # to read as little as possible in full
 
 ALLOWED: Mapping[str, str] = {
-    "server/apis/lmi/hooks/importer.py": "the operator's model.py, where hooks are on",
+    "server/apis/lmi/hooks/loader.py": "the operator's model.py, where hooks are on",
     "engine/vllm/surface.py": "vLLM's own torch, to hand it tensors; it loads nothing",
     "engine/factory.py": "the engine that the operator names as module:factory",
     "cli/plan_run.py": "dragoman itself, with the words of the operator's command line",

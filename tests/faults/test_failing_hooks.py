@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.server.api import Dialects
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.threads import HookPool
 from dragoman.server.apis.lmi.operator.handlers import with_handler
 from tests.faults.neighbours import check_told, victims
 from tests.hooks.handling import runtime_of

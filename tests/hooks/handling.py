@@ -15,9 +15,8 @@ import httpx
 
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
 from dragoman.server.apis.lmi.hooks.loader import load_hooks
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.threads import HandlerLoop, HookPool
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from tests.hooks.hooked import write_file

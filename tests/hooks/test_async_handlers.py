@@ -13,9 +13,8 @@ import httpx
 import pytest
 
 from dragoman.errors import HookError
-from dragoman.server.apis.lmi.hooks.async_utils import create_non_stream_output, handle_streaming_response
-from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
-from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.handler_io import Output, create_non_stream_output, handle_streaming_response
+from dragoman.server.apis.lmi.hooks.threads import HandlerLoop
 from tests.hooks.handling import handling, post
 from tests.support.patience import PATIENCE_S
 from tests.support.tables import table

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from dragoman.server.apis.lmi.hooks.loader import load_hooks
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.threads import HookPool
 from tests.hooks.handling import handling, post
 from tests.hooks.hooked import hooked_dialects
 from tests.support.patience import PATIENCE_S

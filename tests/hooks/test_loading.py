@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.handler_io import Input
 from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks, load_hooks
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
 from tests.support.tables import table

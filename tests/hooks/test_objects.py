@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dragoman.server.apis.lmi.hooks.content import decode, encode
-from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.handler_io import Input, Output, decode, encode
 from dragoman.server.apis.lmi.hooks.request_io import Sequence as GeneratedSequence
 from dragoman.server.apis.lmi.hooks.request_io import Token
-from dragoman.server.apis.lmi.hooks.tokenizer import HookTokenizer
+from dragoman.server.apis.lmi.operator.loading import HookTokenizer
 from dragoman.types import ChatPrompt
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
 from tests.support.tables import table

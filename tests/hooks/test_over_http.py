@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.threads import HookPool
 from tests.hooks.hooked import ECHO, hooked_dialects, loaded, prompt
 from tests.support.fake_service import Script
 from tests.support.patience import PATIENCE_S

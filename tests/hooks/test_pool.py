@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import HookError, Overloaded
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.threads import HookPool
 from tests.support.patience import PATIENCE_S, until
 from tests.support.tables import table
 

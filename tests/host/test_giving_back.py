@@ -57,7 +57,7 @@ def objects() -> Counter[str]:
         kind = type(one)
         if str(kind.__module__).startswith(("dragoman", "openvino", "tokenizers")):
             found[f"{kind.__module__}.{kind.__qualname__}"] += 1
-    del found["dragoman.server.apis.lmi.hooks.pool.HookPool"]
+    del found["dragoman.server.apis.lmi.hooks.threads.HookPool"]
     return found
 
 

@@ -12,7 +12,7 @@ from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS, V1_CHAT
 from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks.loader import Hooks
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.threads import HookPool
 from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler

@@ -12,7 +12,7 @@ from typing import Any
 from dragoman.errors import ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, Call, Encoder, Head, IndexedEvent, Reply
 from dragoman.server.apis.lmi.hooks import request_io as io
-from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
+from dragoman.server.apis.lmi.hooks.functions import OutputFormatter
 from dragoman.server.apis.lmi_wire.answers import LMI_FINISH, best_first
 from dragoman.types import (
     GenerationEvent,

@@ -19,7 +19,7 @@ from dragoman.errors import ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, Call, Dialect, Dialects, HttpCall, Opening, Reply, Runner
 from dragoman.server.apis.lmi.choose import dialect_of_body
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
-from dragoman.server.apis.lmi.hooks.formatter import InputFormatter, OutputFormatter, bad_input, takes_payload
+from dragoman.server.apis.lmi.hooks.functions import InputFormatter, OutputFormatter, bad_input, takes_payload
 from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks
 from dragoman.server.apis.lmi.hooks.request_io import RequestInput, TextInput
 from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, OutputState

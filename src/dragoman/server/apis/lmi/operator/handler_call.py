@@ -14,9 +14,8 @@ from typing import Any
 
 from dragoman.errors import HookError
 from dragoman.server.api import Reply
-from dragoman.server.apis.lmi.hooks.handler import Handler
-from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.functions import Handler
+from dragoman.server.apis.lmi.hooks.handler_io import Input, Output
 from dragoman.server.apis.lmi.operator.messages import async_error_reply, error_reply, head_of, reason, reply_of
 from dragoman.server.apis.lmi.operator.relay import Abandoned, End, Piece, Relay
 

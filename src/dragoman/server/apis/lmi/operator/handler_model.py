@@ -19,8 +19,8 @@ import msgspec
 from dragoman.errors import Cancelled, InvalidParameter
 from dragoman.server.api import Call, Encoder, HttpCall, Reply
 from dragoman.server.apis.lmi.dialect import LmiDialect
-from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
-from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.functions import OutputFormatter
+from dragoman.server.apis.lmi.hooks.handler_io import Output
 from dragoman.server.apis.lmi.operator.encoder import written_by
 from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.registry import GenerationService

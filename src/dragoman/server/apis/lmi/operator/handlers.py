@@ -16,10 +16,9 @@ import msgspec
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
 from dragoman.server.api import CallSwitches, Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
-from dragoman.server.apis.lmi.hooks.handler import Handler
-from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
-from dragoman.server.apis.lmi.hooks.outputs import Output
-from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.functions import Handler
+from dragoman.server.apis.lmi.hooks.handler_io import Output
+from dragoman.server.apis.lmi.hooks.threads import HandlerLoop, HookPool
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.messages import handler_input, reply_of, stream_error

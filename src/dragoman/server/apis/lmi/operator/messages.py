@@ -22,8 +22,7 @@ from dragoman.server.api import (
     sse,
 )
 from dragoman.server.apis.lmi.errors import MODEL_ERROR
-from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.handler_io import Input, Output
 from dragoman.server.apis.lmi_wire.body import FORM, form_fields
 from dragoman.server.http.multipart import MULTIPART, read_parts
 

@@ -1,8 +1,9 @@
-"""Calls an operator's formatters: their signatures, old and new, what they may return, what they raise.
+"""The operator's functions as the server calls them: an input formatter, an output formatter, a handler.
 
-Runs on a hook thread, one request at a time per object; whatever goes wrong becomes a HookError with a log entry.
-Source: the LMI output formatter pages, v0.26 (five arguments), v0.27 (six) and v0.28 to v0.31 (one); LMI's asynchronous
-handlers, v0.36, for input formatters that take a decoded body.
+Tells their signatures, old and new, what they may return, what they raise. Formatters run on a hook thread, one request at
+a time per object; whatever goes wrong becomes a HookError with a log entry.
+Sources: the LMI output formatter pages, v0.26 (five arguments), v0.27 (six) and v0.28 to v0.31 (one); LMI's Python engine,
+v0.31; LMI's asynchronous handlers, v0.36, also for input formatters that take a decoded body.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, get_origin
 
 from dragoman.errors import HookError
-from dragoman.server.apis.lmi.hooks.content import decode
-from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.outputs import to_json
+from dragoman.server.apis.lmi.hooks.handler_io import Input, Output, decode, to_json
 from dragoman.server.apis.lmi.hooks.request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput
 
 logger = logging.getLogger("dragoman.hooks")
@@ -172,3 +172,48 @@ def _details(output: TextGenerationOutput, sequence: Sequence, *, is_last: bool)
     if output.prompt_tokens_details:
         details["prefill"] = output.get_prompt_tokens_as_dict()
     return details
+
+
+class StartRefused(Exception):
+    """The handler answered its first call with an error; the message is the error's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`is_entry_point`: option.entryPoint names its file."""
+
+    function: Callable[..., Any]
+    name: str = "handle"
+    is_entry_point: bool = False
+
+    @property
+    def is_async(self) -> bool:
+        return any(
+            is_kind(one)
+            for one in (self.function, getattr(self.function, "__call__", None))  # noqa: B004  # the method itself
+            for is_kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        )
+
+    @property
+    def falls_through(self) -> bool:
+        """True if a call that it answers with None is generated for: an asynchronous one beside LMI's own handler."""
+        return self.is_async and not self.is_entry_point
+
+    def start(self, properties: Mapping[str, str]) -> None:
+        _check_start(self.function(Input(properties, function_name=self.name)))
+
+    async def start_async(self, properties: Mapping[str, str]) -> None:
+        made = self.function(Input(properties, function_name=self.name))
+        if inspect.isasyncgen(made):
+            async for output in made:
+                _check_start(output)
+        else:
+            _check_start(await made)
+
+
+def _check_start(output: Any) -> None:
+    if not isinstance(output, Output) or (output.code < 300 and output.failure is None):
+        return
+    body = output.body()
+    text = output.failure or (body.decode("utf-8", "replace") if body else output.message)
+    raise StartRefused(f"the handler answered its initialisation with status {output.code}: {text}")
