@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.durations import seconds_of
+from dragoman.parameters import seconds_of
 
 
 def test_every_form_has_its_seconds() -> None:

@@ -35,7 +35,6 @@ from dragoman.models.pooling.recipe import chosen_of, read_recipe
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.pictures.memory import process_memory
-from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission, QueueBounds
 from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
@@ -44,18 +43,18 @@ from dragoman.server.apis.lmi.hooks.loader import Hooks
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.loading import hook_context, load_operator_file, start_handler
 from dragoman.server.generation.extensions import Extensions
-from dragoman.server.generation.no_texts import NoTexts
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Service
 from dragoman.server.generation.thinking import UNBOUNDED, ThinkingBounds, told_budget
+from dragoman.server.generation.tokenizing_service import NoTexts
 from dragoman.server.hosting import ModelMemory
 from dragoman.server.pooling.base import PoolingFacts, PoolingKind
 from dragoman.server.pooling.service import TextsService
 from dragoman.server.pooling.texts import LateWriting, PairQuestion, TextPreparer
-from dragoman.server.registry import GenerationService, ServedModel
+from dragoman.server.registry import GenerationService, ServedAdapters, ServedModel
 from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate

@@ -6,6 +6,7 @@ Messages are one line and name the parameter, the value and what is allowed.
 from __future__ import annotations
 
 from copy import copy
+from types import TracebackType
 from typing import Any, ClassVar, Self
 
 
@@ -224,3 +225,40 @@ class ModelError(ValueError):
 
 
 _MOST_LINE = 3000  # characters
+
+
+class Panicked(Exception):
+    """A library written in Rust stopped in the middle; only its present work is lost."""
+
+
+class CatchPanics:
+    """A cheap context manager that raises `Panicked` in place of a panic, on any thread.
+
+    Python sees a panic as a BaseException, like the end of the process; it would pass everything that catches failures.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None and kind.__module__ == "pyo3_runtime":  # each library has its own type of panics
+            raise Panicked(" ".join(str(error).split())) from error
+
+
+CATCH_PANICS = CatchPanics()
+
+
+def failure_of(error: BaseException) -> Exception:
+    """The failure of a request: `error`, or `Panicked` for a panic. Raises: `error` if it ends a task or the process."""
+    try:
+        with CATCH_PANICS:
+            raise error
+    except Exception as failure:
+        return failure
+
+
+def how_to_install(extra: str) -> str:
+    """The command for an extra. No package index has dragoman: it comes from its clone, or from its wheel file."""
+    return f"pip install '.[{extra}]' in dragoman's clone, or pip install 'WHEEL[{extra}]' with its wheel file"

@@ -19,7 +19,7 @@ import trustme
 
 from dragoman.cli.bench import COMMAND
 from dragoman.cli.subcommand import Console, run_command
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.tools.bench.apis import APIS
 from tests.bench.fake_server import (
     ANSWERS,

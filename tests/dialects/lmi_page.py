@@ -20,7 +20,7 @@ from dragoman.server.apis.lmi_wire.parameters import (
     schemas_of_fields,
 )
 from dragoman.server.apis.openai_wire.fields import BOUNDS
-from dragoman.server.describe.json_schema import BOOLEAN, LENIENT_BOOLEAN, NULL, Schema
+from dragoman.server.descriptions import BOOLEAN, LENIENT_BOOLEAN, NULL, Schema
 from dragoman.types import Limits
 
 BEGIN = "<!-- parameters: written from the parameter table, do not edit -->"

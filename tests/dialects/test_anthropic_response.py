@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.server.api import Call
 from dragoman.server.apis.anthropic.messages import tool_input
-from dragoman.server.generation.fold import ResultFold
+from dragoman.server.generation.service import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, ToolCallDelta
 from tests.dialects.anthropic_calls import WEATHER, ask, events_of
 from tests.dialects.openai_calls import token

@@ -9,7 +9,7 @@ from dragoman.errors import EngineFailed
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi.conversations import lmi_route
 from dragoman.server.apis.openai_wire.chat import ChatDialect
-from dragoman.server.generation.fold import ResultFold
+from dragoman.server.generation.service import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, TokenOutput, TopToken
 from tests.dialects.openai_calls import SERVED, answer, chat, chunks, http_call, stream_bytes, token
 from tests.support.scripted import WORDS

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dragoman.errors import EngineFailed
-from dragoman.server.generation.fold import ResultFold
+from dragoman.server.generation.service import ResultFold
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.server.api import Call, HttpCall, ModelProfile
 from dragoman.server.apis import set_up_all
-from dragoman.server.explaining.sources import told
+from dragoman.server.explaining import told
 from dragoman.types import SamplingParams
 from tests.support.real_dialects import fake_profile, real_dialects
 from tests.support.tables import table

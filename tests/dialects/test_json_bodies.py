@@ -174,7 +174,7 @@ DECODES_ELSEWHERE = {
     "apis/anthropic/batches.py": "lines of our own",
     "apis/responses/background.py": "an error of our own",
     "batches/desk.py": "lines of our own, and one field of a request that was read before",
-    "batches/records.py": "documents of our own",
+    "batches/store.py": "documents of our own",
     "generation/output_parsers/call_reader.py": "what a model has written",
 }
 

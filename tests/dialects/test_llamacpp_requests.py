@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call
 from dragoman.server.apis.llamacpp.request import BANNED, NEUTRAL, LlamaSharedBody, default_settings
-from dragoman.server.progress import ProgressEncoder, ToldProgress
+from dragoman.server.timings import ProgressEncoder, ToldProgress
 from dragoman.types import Grammar, InfillPrompt, LineLimits, MixedPrompt, Prompt, SamplingParams
 from tests.dialects.llamacpp_calls import complete, infill
 from tests.support.real_dialects import fake_profile

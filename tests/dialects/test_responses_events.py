@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dragoman.errors import ALL_KINDS, Cancelled, EngineFailed
-from dragoman.server.generation.fold import ResultFold
+from dragoman.server.generation.service import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput, ToolCallDelta
 from tests.dialects.openai_calls import answer, request, stream_bytes, token
 from tests.dialects.responses_calls import ID, TOOL, events_of, respond, streamed

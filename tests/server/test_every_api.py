@@ -24,15 +24,14 @@ from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis import load_apis
 from dragoman.server.app import ServerConfig
 from dragoman.server.batches.store import StoreConfig
-from dragoman.server.describe.answers import GENERATING
+from dragoman.server.descriptions import GENERATING, KINDS
 from dragoman.server.endpoints import Endpoints, dialect_of
-from dragoman.server.error_kinds import KINDS
-from dragoman.server.http.multipart import MULTIPART
+from dragoman.server.http.bodies import MULTIPART
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import error_reply
+from dragoman.server.security.callers import Scope
 from dragoman.server.security.gate import Gate
-from dragoman.server.security.scopes import Scope
 from tests.support.api_document import Checker
 from tests.support.every_api import (
     APIS,

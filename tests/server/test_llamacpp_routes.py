@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 
 from dragoman.errors import EngineFailed
-from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.llamacpp.api import scaled
 from dragoman.server.generation.service import Service
-from dragoman.server.registry import ServedModel
+from dragoman.server.registry import ServedAdapters, ServedModel
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import EngineOutput, EngineRequest
 from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, FIM_IDS, ByteTokenizer

@@ -11,7 +11,7 @@ from importlib.resources import files
 import httpx
 
 from dragoman.server.app import ServerConfig
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table
 

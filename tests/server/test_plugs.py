@@ -16,7 +16,7 @@ from dragoman.cli.banner import BannerFacts, banner
 from dragoman.server import apis
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
-from dragoman.server.describe.json_schema import used_components
+from dragoman.server.descriptions import used_components
 from dragoman.server.endpoints import Endpoints, joined_routes
 from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry

@@ -18,8 +18,7 @@ from dragoman.server.api import HttpCall
 from dragoman.server.app import ServerConfig
 from dragoman.server.endpoints import dialect_of
 from dragoman.server.http.fields import Switches, refuse_ignored
-from dragoman.server.observation.measured import timings_of
-from dragoman.server.observation.record import RequestRecord, SequenceRecord
+from dragoman.server.observation.record import RequestRecord, SequenceRecord, timings_of
 from dragoman.server.operations import GenerateOperation, PoolingOperation
 from dragoman.server.pooling.base import PoolingKind
 from tests.support.every_api import APIS, dialects_of, filled

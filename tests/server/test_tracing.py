@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.config.resolve import ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.host import settings
 from dragoman.server.app import ServerConfig
 from dragoman.server.observation.tracing import TraceExport, missing_package

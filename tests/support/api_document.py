@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, NDJSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.describe.json_schema import used_components
+from dragoman.server.descriptions import used_components
 
 Document = Mapping[str, Any]
 

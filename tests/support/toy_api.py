@@ -23,11 +23,9 @@ from dragoman.server.api import (
     jsonline,
     model_of_body,
 )
-from dragoman.server.describe.answers import LISTING, Answer, json_answer, json_teller
-from dragoman.server.describe.components import IGNORED
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import IGNORED, LISTING, Answer, json_answer, json_teller, statuses
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
 
 # --- what clients send, and the answers ---------------------------------------------------------------------------------

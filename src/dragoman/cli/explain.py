@@ -117,7 +117,7 @@ async def _explained(config: Config, asked: ExplainArguments, display: ProgressD
     from dragoman.server.api import HttpCall
     from dragoman.server.apis import all_apis
     from dragoman.server.endpoints import Endpoints
-    from dragoman.server.explaining.explain import explain
+    from dragoman.server.explaining import explain
     from dragoman.server.security.gate import Gate
 
     async with local_model(config, display) as served:

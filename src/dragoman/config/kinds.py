@@ -13,10 +13,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from dragoman.cores.core_list import parse_nodes, show_cores
-from dragoman.durations import ALLOWED as DURATION
-from dragoman.durations import seconds_of
 from dragoman.hub.names import FORM, hub_model
-from dragoman.parameters import PARAMETERS, Bounds, neutral_value
+from dragoman.parameters import DURATION, PARAMETERS, Bounds, neutral_value, seconds_of
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
 

@@ -17,13 +17,12 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import InvalidParameter, Overloaded, ServerError, UnsupportedFeature
+from dragoman.errors import CATCH_PANICS, InvalidParameter, Overloaded, Panicked, ServerError, UnsupportedFeature
 from dragoman.grammar.gbnf import RULE, gbnf_to_lark
 from dragoman.grammar.limits import LARGE_CHARS, LEXER_STATES, MASK_ITEMS, Lanes, check_source, needs_trial, num_chars
 from dragoman.grammar.masker import GrammarMasker, MaskBudget, MaskerVocabulary, explained
 from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
-from dragoman.panics import CATCH_PANICS, Panicked
 from dragoman.schemas.enforceable import enforceable, with_settings
 from dragoman.schemas.places import Place, innermost_fault
 from dragoman.types import Grammar, TokenMasker

@@ -12,11 +12,10 @@ from dragoman.server.batches.store import Store, StoreConfig, StoreError
 from dragoman.server.http.fields import Switches
 from dragoman.server.observation.request_log import LogForm
 from dragoman.server.observation.tracing import TraceExport, TraceProtocol, missing_package
-from dragoman.server.security.callers import KeysError, Limits
+from dragoman.server.security.callers import KeysError, Limits, Scope
 from dragoman.server.security.cors import CorsRules
 from dragoman.server.security.gate import ANY
 from dragoman.server.security.keyring import KeySources
-from dragoman.server.security.scopes import Scope
 from dragoman.server.security.tls import Tls, TlsError, TlsFiles
 
 PLAYGROUND = "playground"  # its API

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.ray.arguments import ENGINE
 from dragoman.ray.watched import PATIENCE_S
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from dragoman.errors import UnknownPath, WrongMethod
-from dragoman.panics import failure_of
+from dragoman.errors import UnknownPath, WrongMethod, failure_of
 from dragoman.server.api import Reply, json_reply
 from dragoman.server.apis import all_apis
 from dragoman.server.batches.store import Store, StoreConfig
-from dragoman.server.describe.components import HEADERS
+from dragoman.server.descriptions import HEADERS
 from dragoman.server.endpoints import Endpoints, RouteTable, joined_routes, shown
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.exchange import (
@@ -30,10 +29,10 @@ from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
+from dragoman.server.security.callers import Scope as KeyScope
 from dragoman.server.security.cors import Cors, CorsRules
 from dragoman.server.security.gate import ANY, AllowedHosts, Gate, Visitors
 from dragoman.server.security.keyring import Keyring, KeySources
-from dragoman.server.security.scopes import Scope as KeyScope
 
 # Generated text must not be cached on the way.
 CACHE_HEADERS: Mapping[str, str] = {

@@ -16,17 +16,17 @@ from dragoman import __version__
 from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
 from dragoman.server.hosting import ModelHosting, ModelPulling
+from dragoman.server.http.bodies import unpacked
 from dragoman.server.http.exchange import Bodies, Body, ClientGone, Exchange, HeaderRules
 from dragoman.server.http.fields import DEADLINE_FIELDS, Switches, waits_of
 from dragoman.server.http.inner import InnerCall
-from dragoman.server.http.unpacking import unpacked
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server, Teller
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import as_server_error, error_reply, respond, run_unless_gone, send_streamed
+from dragoman.server.security.callers import Scope
 from dragoman.server.security.gate import CheckBody, Gate
-from dragoman.server.security.scopes import Scope
 from dragoman.server.waiting import Waiting
 from dragoman.types import BACKGROUND_STANDING
 

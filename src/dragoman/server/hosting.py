@@ -1,4 +1,4 @@
-"""The protocol by which the HTTP side loads and unloads models. `dragoman.host` implements it.
+"""The owner of a process's models, as client APIs see it: loads and unloads models. `dragoman.host` implements it.
 
 Called on the event loop; heavy work happens on threads. Only one operation at a time changes a name's meaning: others
 raise `Conflict`, but `get_or_load` waits. A call keeps its model while it holds `ServedModel.admission.visit()` or a
@@ -7,11 +7,12 @@ permit; all wait for it, up to the drain timeout.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from dragoman.server.registry import ServedModel
 
@@ -173,3 +174,36 @@ class ModelPulling(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+T = TypeVar("T")
+
+
+class Changes:
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def of(cls, server: object) -> Changes:
+        return cls()
+
+    def start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    async def run(self, change: Coroutine[Any, Any, T]) -> T:
+        """The result of the change, which continues if this caller is cancelled. Raises: as the change."""
+        return await asyncio.shield(self.start(change))
+
+    async def aclose(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a waiting caller has it; others see it in the model's status

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_chec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
-from dragoman.server.describe.answers import Answers, Content
+from dragoman.server.descriptions import Answers, Content
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.exchange import Bodies, Exchange
 from dragoman.server.http.fields import Switches
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 if TYPE_CHECKING:  # most servers have none
     from dragoman.server.batches.desk import Desk

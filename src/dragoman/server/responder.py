@@ -47,11 +47,17 @@ from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.fields import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.http.silence import Silence
-from dragoman.server.observation.measured import measure_of
-from dragoman.server.observation.record import CallRecord, current_call
-from dragoman.server.progress import ProgressEncoder, ToldProgress, progress_of
+from dragoman.server.observation.record import CallRecord, current_call, measure_of
 from dragoman.server.registry import GenerationService, ServedModel
-from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
+from dragoman.server.timings import (
+    NO_TIMINGS,
+    TIMINGS_HEADER,
+    ProgressEncoder,
+    ShownTimings,
+    TimedEncoder,
+    ToldProgress,
+    progress_of,
+)
 from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")

@@ -18,9 +18,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as TokenizerFile
 from tokenizers.models import BPE
 
-from dragoman.errors import InvalidRequest, ModelError
+from dragoman.errors import CATCH_PANICS, InvalidRequest, ModelError, Panicked, failure_of
 from dragoman.files.model_texts import model_text
-from dragoman.panics import CATCH_PANICS, Panicked, failure_of
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
 from dragoman.tokenizer.frames import Frame, pair_frame, single_frame

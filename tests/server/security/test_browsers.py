@@ -13,8 +13,8 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.host.settings import server_config
 from dragoman.server.app import ServerConfig
+from dragoman.server.security.callers import Scope
 from dragoman.server.security.cors import CorsRules
-from dragoman.server.security.scopes import Scope
 from tests.support.api_document import Checker
 from tests.support.every_api import filled
 from tests.support.live_routes import live_document, live_operations

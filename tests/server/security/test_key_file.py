@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server.security.callers import KeysError, Limits
+from dragoman.server.security.callers import ALL_SCOPES, KeysError, Limits, read_scopes
 from dragoman.server.security.keyring import Keyring, KeySources
-from dragoman.server.security.scopes import ALL_SCOPES, read_scopes
 from dragoman.types import Standing
 from tests.support.tables import table
 

@@ -16,9 +16,8 @@ from dragoman.server.observation.record import new_request
 from dragoman.server.observation.request_log import LOGGER_NAME
 from dragoman.server.operations import Operation
 from dragoman.server.run import ListenConfig
-from dragoman.server.security.callers import Limits
+from dragoman.server.security.callers import KEY_SCOPES, Limits, Scope
 from dragoman.server.security.keyring import KeySources
-from dragoman.server.security.scopes import KEY_SCOPES, Scope
 from dragoman.types import GenerationEvent, GenerationRequest, PromptInfo
 from tests.support.every_api import filled
 from tests.support.fake_service import FakeService, note

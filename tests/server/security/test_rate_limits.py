@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import RateLimited
-from dragoman.server.security.callers import Caller, Limits
+from dragoman.server.security.callers import ALL_SCOPES, Caller, Limits
 from dragoman.server.security.rate_limits import RateLimits
-from dragoman.server.security.scopes import ALL_SCOPES
 
 
 class Clock:

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from tests.support.live_routes import live_operations
 
 ROOT = Path(__file__).resolve().parents[3]

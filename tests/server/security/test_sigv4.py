@@ -21,10 +21,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadSignature
 from dragoman.server.app import ServerConfig
-from dragoman.server.security.aws_credentials import KeyPair
-from dragoman.server.security.callers import Caller
-from dragoman.server.security.keyring import KeySources
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Caller, Scope
+from dragoman.server.security.keyring import KeyPair, KeySources
 from dragoman.server.security.sigv4 import RawHead, read_signature
 from tests.support.aws import aws_runtime
 from tests.support.real_dialects import real_dialects

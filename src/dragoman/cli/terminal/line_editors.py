@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

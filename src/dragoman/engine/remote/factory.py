@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from dragoman.engine.base import EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.remote.profile import Common, Profile, common
-from dragoman.errors import ServerError
-from dragoman.extras import how_to_install
+from dragoman.errors import ServerError, how_to_install
 from dragoman.models.config import ModelError, read_config
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer

@@ -21,7 +21,7 @@ from dragoman.engine.remote.wire import (
     error_text,
     models,
 )
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 
 try:
     import aiohttp

@@ -19,7 +19,7 @@ from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.pictures import PicturePlan, plan_pictures
 from dragoman.engine.vllm.sampling import UNSUPPORTED
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
 

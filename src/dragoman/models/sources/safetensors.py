@@ -17,12 +17,12 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from dragoman.errors import CATCH_PANICS, Panicked
 from dragoman.files.pickled_weights import conversion, is_pickle
 from dragoman.models.config import ModelError, read_json, shown
 from dragoman.models.sources.base import Array, StoredTensor
 from dragoman.models.sources.layout import Header, Quantised
 from dragoman.models.sources.quantised import Layout, find_layout
-from dragoman.panics import CATCH_PANICS, Panicked
 
 _SINGLE_FILE = "model.safetensors"
 _LFS_BEGINNING = b"version https://git-lfs"

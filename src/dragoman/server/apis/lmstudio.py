@@ -41,15 +41,24 @@ from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.pooling import TextsDialect, embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.openai_wire.routes import embeddings_operation
-from dragoman.server.describe.answers import FINDING, LISTING, Answer, json_answer
-from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
-from dragoman.server.describe.json_schema import INTEGER, Schema, any_of, ref
+from dragoman.server.descriptions import (
+    FINDING,
+    GENERATED,
+    INTEGER,
+    LISTING,
+    MESSAGES,
+    QUESTION,
+    Answer,
+    Schema,
+    any_of,
+    json_answer,
+    ref,
+)
 from dragoman.server.model_facts import UNLOADED, ModelFacts, facts_of_all, facts_of_name
-from dragoman.server.observation.measured import current_measure
+from dragoman.server.observation.record import current_measure
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
-from dragoman.server.progress import ProgressEncoder, ToldProgress
-from dragoman.server.security.scopes import Scope
-from dragoman.server.timings import ShownTimings, TimedEncoder
+from dragoman.server.security.callers import Scope
+from dragoman.server.timings import ProgressEncoder, ShownTimings, TimedEncoder, ToldProgress
 from dragoman.types import FinishReason, GenerationEvent, GenerationRequest, GenerationResult
 
 StopReason = Literal[

@@ -28,17 +28,33 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.routes import OpenAiRoutes
 from dragoman.server.apis.ovms_wire import ERRORS, OVMS, V3, V3_CHAT, V3_EMBEDDINGS, OvmsError
-from dragoman.server.changes import Changes
-from dragoman.server.describe.answers import COUNTING, FINDING, LISTING, LOADING, REFUSING, json_answer, merged
-from dragoman.server.describe.components import IGNORED, QUESTION, parameter
-from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable, ref
+from dragoman.server.descriptions import (
+    BOOLEAN,
+    COUNTING,
+    FINDING,
+    IGNORED,
+    LISTING,
+    LOADING,
+    QUESTION,
+    REFUSING,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    json_answer,
+    merged,
+    nullable,
+    parameter,
+    ref,
+)
 from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
-from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
+from dragoman.server.hosting import Changes, ModelState, ModelStatus, SyncResult
 from dragoman.server.model_facts import facts_called
 from dragoman.server.operations import AnswerOperation, Api, Server, not_offered
 from dragoman.server.registry import ServedModel, ServerState
 from dragoman.server.responder import note_ignored
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.types import Limits, TextPrompt

@@ -15,8 +15,7 @@ from dragoman.errors import CapacityError, ServerError, TextOnly
 from dragoman.parameters import Bounds
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.answers import json_errors
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import json_errors, statuses
 from dragoman.types import Limits
 
 

@@ -38,9 +38,7 @@ from dragoman.server.apis.openai_wire.pooling import (
     vector_writer,
 )
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.answers import json_answer
-from dragoman.server.describe.components import IGNORED, QUESTION
-from dragoman.server.describe.json_schema import Schema, ref
+from dragoman.server.descriptions import IGNORED, QUESTION, Schema, json_answer, ref
 from dragoman.server.operations import Api, PoolingOperation
 from dragoman.server.pooling.base import (
     ClassifyRequest,

@@ -45,10 +45,20 @@ from dragoman.server.apis.rerank_wire import (
     told_by_cohere,
     told_by_ovms,
 )
-from dragoman.server.describe.answers import ErrorFamily, json_answer, json_errors
-from dragoman.server.describe.components import IGNORED, QUESTION
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, array, ref
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import (
+    IGNORED,
+    QUESTION,
+    TEXT,
+    ErrorFamily,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    json_answer,
+    json_errors,
+    ref,
+    statuses,
+)
 from dragoman.server.operations import Api, PoolingOperation
 from dragoman.server.pooling.base import ScoreRequest, scorer
 from dragoman.types import Limits

@@ -31,7 +31,7 @@ from dragoman.server.apis.openai_wire.pooling import (
     usage_of,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, array
+from dragoman.server.descriptions import TEXT, Schema, an_object, any_of, array
 from dragoman.server.pooling.base import ScoreRequest, Truncation, scorer
 from dragoman.types import Limits
 

@@ -48,9 +48,19 @@ from dragoman.server.apis.lmi import describe
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, TARGET_MODEL, borrow_target, dialect_of_body, target_of
 from dragoman.server.apis.lmi.front.deferred import POLLING_FIELDS, Polling
-from dragoman.server.describe.answers import Answers, Content, ErrorFamily, json_answer, merged
-from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
-from dragoman.server.describe.json_schema import TEXT, Schema
+from dragoman.server.descriptions import (
+    BY_NAME,
+    TEXT,
+    VERSIONED,
+    Answers,
+    Content,
+    ErrorFamily,
+    Schema,
+    header,
+    json_answer,
+    merged,
+    parameter,
+)
 from dragoman.server.operations import Api, GenerateOperation, Server
 from dragoman.server.timings import ShownTimings, TimedEncoder
 from dragoman.types import GenerationEvent, GenerationResult

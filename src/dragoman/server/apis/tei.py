@@ -26,9 +26,17 @@ from dragoman.server.apis.tei_wire import (
     TeiWord,
     schemas,
 )
-from dragoman.server.describe.answers import Answers, json_answer, merged
-from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
-from dragoman.server.describe.json_schema import any_of, ref
+from dragoman.server.descriptions import (
+    BY_NAME,
+    IGNORED,
+    QUESTION,
+    VERSIONED,
+    Answers,
+    any_of,
+    json_answer,
+    merged,
+    ref,
+)
 from dragoman.server.operations import Api, PoolingOperation, Server
 
 NAME = "tei"

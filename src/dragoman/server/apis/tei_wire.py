@@ -33,9 +33,7 @@ from dragoman.server.apis.openai_wire.pooling import (
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.rerank_wire import best_first
-from dragoman.server.describe.answers import ErrorFamily
-from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
-from dragoman.server.error_kinds import INVALID, statuses
+from dragoman.server.descriptions import INVALID, TEXT, ErrorFamily, Schema, any_of, array, statuses
 from dragoman.server.pooling.base import (
     ClassifyRequest,
     EmbedRequest,

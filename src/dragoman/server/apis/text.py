@@ -30,21 +30,31 @@ from dragoman.server.api import (
     json_reply,
     model_of_query_or_header,
 )
-from dragoman.server.describe.answers import Answer, Answers, ErrorFamily, Shape, json_errors, merged
-from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED, header, parameter
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
+    BY_NAME,
+    GENERATED,
     NON_EMPTY_TEXT,
     NUMBER,
+    QUESTION,
     TEXT,
+    VERSIONED,
+    Answer,
+    Answers,
+    ErrorFamily,
     Schema,
+    Shape,
     an_object,
     any_of,
     array,
     described,
+    header,
+    json_errors,
+    merged,
     nullable,
+    parameter,
     ref,
+    statuses,
 )
-from dragoman.server.error_kinds import statuses
 from dragoman.server.json_body import NotJson, check_fields, decode_json
 from dragoman.server.operations import Api, GenerateOperation
 from dragoman.types import (

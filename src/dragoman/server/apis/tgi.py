@@ -37,21 +37,29 @@ from dragoman.server.apis.lmi_wire.body import FORM_SCHEMA, body_schemas, read_p
 from dragoman.server.apis.lmi_wire.parameters import TGI, ParameterReader, parameter_schemas, rows_for
 from dragoman.server.apis.lmi_wire.request import Rules, make_requests, read_prompts
 from dragoman.server.apis.tei_wire import TeiInfo, TeiRank, root_dialect, tei_info
-from dragoman.server.describe.answers import LOADING, Answer, Content, json_errors, merged
-from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
+    BY_NAME,
+    GENERATED,
+    INVALID,
     LENIENT_BOOLEAN,
+    LOADING,
     NON_EMPTY_TEXT,
+    QUESTION,
+    VERSIONED,
+    Answer,
+    Content,
     Schema,
     an_object,
     described,
+    json_errors,
+    merged,
     nullable,
     ref,
+    statuses,
 )
-from dragoman.server.error_kinds import INVALID, statuses
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 STREAM_PATH = "/generate_stream"
 TGI_VERSION = "3.3.4"  # whose API these routes speak: clients compare the number to know what they may send

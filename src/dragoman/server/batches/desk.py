@@ -1,7 +1,8 @@
 """Answers batches in the background, and continues those of an earlier process. On the event loop; files on threads.
 
 An answer is on the disk before the next request takes its place; after a restart only unanswered requests are sent.
-Source: OpenAI API reference, batches; Anthropic API reference, message batches.
+Lists of files and batches are told in pages, in all APIs. Source: OpenAI API reference, batches; Anthropic API reference,
+message batches.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from dragoman.batch.answers import bad_line
 from dragoman.batch.requests import BadLine, BatchError, BatchRequest, numbered_lines, read_line
 from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
-from dragoman.errors import TooLarge
+from dragoman.errors import InvalidParameter, TooLarge, UnsupportedFeature
 from dragoman.server.api import Reply
 from dragoman.server.batches.store import Fault, State, Store, StoredBatch, lines_of
 
@@ -32,6 +35,10 @@ logger = logging.getLogger("dragoman.server")
 
 Ask = Callable[[str, bytes, str], Awaitable[Reply]]
 """Answers `POST path` with a body in the background, for a caller."""
+MAX_SHOWN = 80
+
+
+T = TypeVar("T")
 
 
 class Desk:
@@ -384,3 +391,65 @@ class _OutputFiles:
 def _file_id(batch_id: str, *, is_good: bool) -> str:
     kind = b"output" if is_good else b"errors"
     return f"file-{blake2b(batch_id.encode(), digest_size=12, person=kind).hexdigest()}"
+
+
+class PageNames(NamedTuple):
+    """An API's names of page parameters, and lengths of pages. `before` "" = it has none."""
+
+    after: str
+    before: str
+    usual: int
+    most: int
+
+
+class HasDesk(Protocol):
+    @property
+    def desk(self) -> Desk | None: ...
+
+
+def desk_of(server: HasDesk) -> Desk:
+    """The desk for files and batches. Raises: UnsupportedFeature without a directory for them."""
+    if server.desk is None:
+        raise UnsupportedFeature("files and batches need a directory: start the server with --store-dir DIRECTORY")
+    return server.desk
+
+
+def in_order(found: list[T], query: Mapping[str, str]) -> list[T]:
+    """The list, oldest first, in the order that the query asks for. Raises: InvalidParameter."""
+    order = query.get("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise InvalidParameter(f"order must be asc or desc, got {order[:MAX_SHOWN]!r}", param="order")
+    return found[::-1] if order == "desc" else found
+
+
+def page_of(
+    found: Sequence[T], query: Mapping[str, str], names: PageNames, id_of: Callable[[T], str] = attrgetter("id")
+) -> tuple[list[T], bool]:
+    """The part of the list that the query asks for, and whether there is more. Raises: InvalidParameter."""
+    ids = list(map(id_of, found))
+    begin, end = 0, len(ids)
+    limit = _limit(query, names)
+    if after := query.get(names.after):
+        begin = _position(ids, after, names.after) + 1
+    before = query.get(names.before) if names.before else None
+    if before:
+        end = _position(ids, before, names.before)
+        if not after:
+            begin = max(begin, end - limit)
+            return list(found[begin:end]), begin > 0
+    return list(found[begin : min(end, begin + limit)]), begin + limit < end
+
+
+def _position(ids: Sequence[str], wanted: str, name: str) -> int:
+    try:
+        return ids.index(wanted)
+    except ValueError:
+        raise InvalidParameter(f"{name} must be an id of this list, got {wanted[:MAX_SHOWN]!r}", param=name) from None
+
+
+def _limit(query: Mapping[str, str], names: PageNames) -> int:
+    text = query.get("limit") or str(names.usual)
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= names.most):
+        told = f"limit must be an integer from 1 to {names.most}, got {text[:MAX_SHOWN]!r}"
+        raise InvalidParameter(told, param="limit")
+    return int(text)

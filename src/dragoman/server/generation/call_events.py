@@ -10,8 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from dragoman.errors import Cancelled
-from dragoman.panics import failure_of
+from dragoman.errors import Cancelled, failure_of
 from dragoman.server.api import IndexedEvent
 from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationEvent, GenerationRequest

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeGuard, TypeVar
 
@@ -19,7 +20,6 @@ from dragoman.engine.base import Engine, PromptProgress, TellingProgress, delive
 from dragoman.errors import DeadlineTooShort, EngineFailed, InvalidPayload, QueueTimeout, RequestTimeout
 from dragoman.server.admission import num_characters
 from dragoman.server.generation.extensions import Extensions
-from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.prepare import (
     PreparedRequest,
     Preparer,
@@ -39,10 +39,15 @@ from dragoman.types import (
     USUAL_STANDING,
     ChatPrompt,
     EngineOutput,
+    GenerationEvent,
     GenerationRequest,
     GenerationResult,
     Prompt,
     PromptInfo,
+    SequenceResult,
+    TokenOutput,
+    ToolCall,
+    ToolCallDelta,
 )
 
 T = TypeVar("T")
@@ -359,3 +364,72 @@ class _Deadline:
             f"{error.needed_s:.3g} s away, by the forecast"
         )
         return DeadlineTooShort(message, param=self._field or None, needed_s=error.needed_s)
+
+
+@dataclass(slots=True)
+class _CallFold:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def push(self, delta: ToolCallDelta) -> None:
+        self.id = delta.id or self.id
+        self.name = delta.name or self.name
+        self.arguments.append(delta.arguments)
+
+    def call(self) -> ToolCall:
+        return ToolCall(self.id, self.name, "".join(self.arguments))
+
+
+@dataclass(slots=True)
+class _SequenceFold:
+    texts: list[str] = field(default_factory=list)
+    tokens: list[TokenOutput] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
+    calls: dict[int, _CallFold] = field(default_factory=dict)
+    last: GenerationEvent | None = None
+
+    def push(self, event: GenerationEvent) -> None:
+        self.texts.append(event.text)
+        self.tokens += event.tokens
+        self.contents.append(event.content)
+        self.reasonings.append(event.reasoning)
+        for delta in event.tool_calls:
+            self.calls.setdefault(delta.index, _CallFold()).push(delta)
+        self.last = event
+
+    def result(self, index: int) -> SequenceResult:
+        if self.last is None or self.last.finish_reason is None:
+            raise EngineFailed(f"generation ended before sequence {index} finished")
+        return SequenceResult(
+            index=index,
+            text="".join(self.texts),
+            tokens=tuple(self.tokens),
+            finish_reason=self.last.finish_reason,
+            stop_match=self.last.stop_match,
+            content="".join(self.contents),
+            reasoning="".join(self.reasonings),
+            tool_calls=tuple(self.calls[position].call() for position in sorted(self.calls)),
+            cumulative_logprob=self.last.cumulative_logprob,
+        )
+
+
+class ResultFold:
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._prompt: PromptInfo | None = None
+        self._sequences = [_SequenceFold() for _ in range(request.sampling.n)]
+
+    def push(self, event: GenerationEvent) -> None:
+        self._prompt = self._prompt or event.prompt
+        if event.num_cached_tokens and self._prompt is not None:
+            self._prompt = msgspec.structs.replace(self._prompt, num_cached_tokens=event.num_cached_tokens)
+        self._sequences[event.index].push(event)
+
+    def result(self) -> GenerationResult:
+        """Raises: EngineFailed if the events did not finish every sequence."""
+        if self._prompt is None:
+            raise EngineFailed("generation ended before it began")
+        sequences = tuple(sequence.result(index) for index, sequence in enumerate(self._sequences))
+        return GenerationResult(self._request, self._prompt, sequences)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman import __version__
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
 from dragoman.types import ChatPrompt, TraceContext
 

@@ -1,14 +1,39 @@
-"""The holder of a key: its name, scopes and limits; reads the settings that all files of keys share."""
+"""The holders of keys: their scopes, limits and settings, which all files of keys write alike.
+
+Each operation of the client APIs has one scope, each key any number of them; `gate` checks them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from dragoman.server.security.scopes import ALL_SCOPES, Scope, read_scopes
 from dragoman.types import USUAL_STANDING, Standing
+
+
+class Scope(StrEnum):
+    OPEN = "open"  # needs no key: health checks, and what the server says of itself
+    INFERENCE = "inference"  # generates, counts tokens, lists models
+    METRICS = "metrics"
+    MANAGEMENT = "management"  # loads, replaces and unloads models and adapters, downloads models
+    DEBUG = "debug"  # sees and ends other callers' calls
+
+
+KEY_SCOPES = tuple(scope for scope in Scope if scope is not Scope.OPEN)
+ALL_SCOPES = frozenset(KEY_SCOPES)
+
+
+def read_scopes(text: str) -> frozenset[Scope]:
+    """The scopes in `text`, separated by commas. Raises: ValueError."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in KEY_SCOPES:
+            raise ValueError(f"{name[:40]!r} is not a scope; allowed: {', '.join(KEY_SCOPES)}")
+    return frozenset(Scope(name) for name in names)
+
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 NAME_FORM = "1 to 64 letters, digits and . _ @ -"

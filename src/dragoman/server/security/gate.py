@@ -16,11 +16,10 @@ from ipaddress import ip_address
 from dragoman.errors import Forbidden, RateLimited, Unauthorized
 from dragoman.server.api import MAX_INLINE_BYTES
 from dragoman.server.http.exchange import DEFAULT_BODY_MEMORY_BYTES, Bodies, Exchange
-from dragoman.server.security.callers import Caller
+from dragoman.server.security.callers import Caller, Scope
 from dragoman.server.security.cors import Cors
 from dragoman.server.security.keyring import Keyring
 from dragoman.server.security.rate_limits import RateLimits
-from dragoman.server.security.scopes import Scope
 from dragoman.server.security.sigv4 import RawHead, SignedRequest, is_signed, read_signature
 
 KEY_HEADERS = ("api-key", "x-api-key")  # beside `Authorization: Bearer`: those of Azure's and of Anthropic's clients

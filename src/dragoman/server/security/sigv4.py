@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote
 
 from dragoman.errors import BadSignature
-from dragoman.server.security.aws_credentials import KeyPair
 from dragoman.server.security.callers import Caller
+from dragoman.server.security.keyring import KeyPair
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sagemaker"  # whose runtime this server answers for; a signature for another service is not meant for it

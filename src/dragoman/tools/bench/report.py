@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.tools.bench.apis import APIS
 from dragoman.tools.bench.measures import Measures, Spread
 from dragoman.tools.bench.sweep import Point, Report

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dragoman import __version__
 from dragoman.engine.vllm.accelerators import has_gpu
-from dragoman.extras import how_to_install
+from dragoman.errors import how_to_install
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale, why_not
 from dragoman.tools.doctor.findings import Finding, Section
 

@@ -55,28 +55,36 @@ from dragoman.server.apis.openai_wire.describe import EFFECTS, field_schemas
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.apis.openai_wire.routes import V1_MODELS
-from dragoman.server.batches.keeping import page_of
-from dragoman.server.describe.answers import COUNTING, FINDING, LISTING, Answer, json_answer, merged
-from dragoman.server.describe.components import GENERATED, MESSAGES, header, parameter
-from dragoman.server.describe.components import IGNORED as IGNORED_HEADER
-from dragoman.server.describe.json_schema import (
+from dragoman.server.batches.desk import page_of
+from dragoman.server.descriptions import (
+    COUNTING,
+    FINDING,
+    GENERATED,
     LENIENT_BOOLEAN,
+    LISTING,
+    MESSAGES,
     NON_EMPTY_TEXT,
     TEXT,
+    Answer,
     Schema,
     an_object,
     any_of,
     array,
+    header,
+    json_answer,
+    merged,
     nullable,
+    parameter,
     ref,
     struct_schemas,
     without_null,
 )
+from dragoman.server.descriptions import IGNORED as IGNORED_HEADER
 from dragoman.server.generation.tokenizing_service import tokenizing_service
 from dragoman.server.model_facts import ModelFacts, facts_of_all, facts_of_name
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
 from dragoman.server.responder import note_ignored
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from dragoman.types import Limits
 
 # --- models -----------------------------------------------------------------------------------------------------------

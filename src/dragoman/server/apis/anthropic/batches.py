@@ -17,14 +17,11 @@ from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
 from dragoman.server.apis.anthropic.request import ANTHROPIC, ERRORS
 from dragoman.server.apis.openai_wire.fields import decode_object
-from dragoman.server.batches.desk import AnswerLine
-from dragoman.server.batches.keeping import PageNames, desk_of, page_of
+from dragoman.server.batches.desk import AnswerLine, PageNames, desk_of, page_of
 from dragoman.server.batches.store import StoredBatch, lines_of
-from dragoman.server.describe.answers import Answer, Answers, json_answer
-from dragoman.server.describe.components import parameter
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, array, ref
+from dragoman.server.descriptions import TEXT, Answer, Answers, Schema, an_object, array, json_answer, parameter, ref
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 BATCHES = "/v1/messages/batches"
 MAX_REQUESTS = 100_000  # Anthropic API reference, create a message batch

@@ -19,8 +19,7 @@ from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
-from dragoman.server.describe.answers import json_teller
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import json_teller, statuses
 from dragoman.types import Grammar, Limits
 
 # --- bodies -----------------------------------------------------------------------------------------------------------

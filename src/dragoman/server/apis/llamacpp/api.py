@@ -59,16 +59,23 @@ from dragoman.server.apis.openai_wire.pooling import (
     texts_schema,
     told_as,
 )
-from dragoman.server.describe.answers import READING, REFUSING, Answer, json_answer
-from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION, parameter
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
+    GENERATED,
+    IGNORED,
     LENIENT_BOOLEAN,
+    MESSAGES,
+    QUESTION,
+    READING,
+    REFUSING,
     TEXT,
+    Answer,
     Schema,
     an_object,
     any_of,
     array,
+    json_answer,
     nullable,
+    parameter,
     ref,
     struct_schemas,
     without_null,
@@ -82,7 +89,7 @@ from dragoman.server.operations import (
     not_offered,
 )
 from dragoman.server.pooling.base import EmbedRequest, embedder
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from dragoman.types import Limits
 
 # --- embeddings -------------------------------------------------------------------------------------------------------

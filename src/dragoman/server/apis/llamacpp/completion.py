@@ -41,9 +41,8 @@ from dragoman.server.apis.llamacpp.request import (
 )
 from dragoman.server.apis.openai_wire.common import json_logprob
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, is_token_id, read_struct
-from dragoman.server.observation.measured import current_measure
-from dragoman.server.progress import ToldProgress
-from dragoman.server.timings import ShownTimings, Timings
+from dragoman.server.observation.record import current_measure
+from dragoman.server.timings import ShownTimings, Timings, ToldProgress
 from dragoman.types import (
     LOWEST_LOGPROB,
     FinishReason,

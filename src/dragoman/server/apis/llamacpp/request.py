@@ -33,8 +33,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.describe.answers import json_teller
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import json_teller, statuses
 from dragoman.types import GenerationRequest, TokenPrompt
 
 # --- bodies -----------------------------------------------------------------------------------------------------------

@@ -31,9 +31,7 @@ from dragoman.server.apis.openai_wire.chat import LMI_STRICT_MAX_TOKENS, ChatCom
 from dragoman.server.apis.openai_wire.describe import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.routes import chat_operation
-from dragoman.server.describe.answers import GENERATING, Content, merged
-from dragoman.server.describe.components import BY_NAME, VERSIONED
-from dragoman.server.describe.json_schema import Schema
+from dragoman.server.descriptions import BY_NAME, GENERATING, VERSIONED, Content, Schema, merged
 from dragoman.server.operations import Api, GenerateOperation, Server
 
 

@@ -19,19 +19,26 @@ from dragoman.server.apis.openai_wire.chat import ChatCompletion, ChatCompletion
 from dragoman.server.apis.openai_wire.completions import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OpenAiError
-from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
-from dragoman.server.describe.components import GENERATED, QUESTION, header, parameter
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
     BOOLEAN,
+    GENERATED,
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
+    QUESTION,
     TEXT,
+    Answer,
+    Answers,
+    Content,
     Schema,
     an_object,
     any_of,
     array,
     described,
+    header,
+    json_answer,
+    merged,
     nullable,
+    parameter,
     ref,
 )
 

@@ -13,8 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, Reply, json_reply
-from dragoman.server.describe.answers import Content, ErrorFamily
-from dragoman.server.error_kinds import KINDS, statuses
+from dragoman.server.descriptions import KINDS, Content, ErrorFamily, statuses
 
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
 

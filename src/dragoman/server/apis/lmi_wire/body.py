@@ -14,8 +14,8 @@ from python_multipart.multipart import parse_options_header
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall
-from dragoman.server.describe.json_schema import NON_EMPTY_TEXT, TEXT, Schema, an_object, any_of, array, described, ref
-from dragoman.server.http.multipart import MULTIPART, check_count, read_parts
+from dragoman.server.descriptions import NON_EMPTY_TEXT, TEXT, Schema, an_object, any_of, array, described, ref
+from dragoman.server.http.bodies import MULTIPART, check_count, read_parts
 from dragoman.server.json_body import NotJson, check_fields, decode_json, shown_json
 
 FORM = "application/x-www-form-urlencoded"

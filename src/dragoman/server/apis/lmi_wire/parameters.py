@@ -23,7 +23,7 @@ from dragoman.server.apis.openai_wire.describe import field_schemas
 from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import SharedBody
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
     BOOLEAN,
     Schema,
     any_of,

@@ -21,20 +21,30 @@ from dragoman import __version__
 from dragoman.errors import NotFound
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS, OPENMETRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
-from dragoman.server.describe.answers import LISTING, Answer, Answers, json_answer, json_teller
-from dragoman.server.describe.components import QUESTION, header, parameter
-from dragoman.server.describe.json_schema import TEXT, Schema, any_of, ref
-from dragoman.server.error_kinds import statuses
-from dragoman.server.explaining.explain import explain
-from dragoman.server.explaining.report import ExplainedCall, Explanation
+from dragoman.server.descriptions import (
+    LISTING,
+    QUESTION,
+    TEXT,
+    Answer,
+    Answers,
+    Schema,
+    any_of,
+    header,
+    json_answer,
+    json_teller,
+    parameter,
+    ref,
+    statuses,
+)
+from dragoman.server.explaining import ExplainedCall, Explanation, explain
 from dragoman.server.http.fields import names
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.server_metrics import MemoryMetrics
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import AnswerCall, AnswerOperation, Api, Server
-from dragoman.server.progress import ToldProgress, progress_of
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
+from dragoman.server.timings import ToldProgress, progress_of
 
 # --- health -----------------------------------------------------------------------------------------------------------
 

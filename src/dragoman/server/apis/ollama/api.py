@@ -40,15 +40,24 @@ from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.request import ERRORS, LEVELS, OllamaChatBody, OllamaError, OllamaGenerateBody
 from dragoman.server.apis.openai_wire.describe import EFFECTS, struct_body
 from dragoman.server.apis.openai_wire.pooling import TextsDialect
-from dragoman.server.describe.answers import LISTING, READING, REFUSING, Answer, Content, json_answer
-from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION, parameter
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
+    GENERATED,
+    IGNORED,
     INTEGER,
     LENIENT_BOOLEAN,
+    LISTING,
+    MESSAGES,
+    QUESTION,
+    READING,
+    REFUSING,
     TEXT,
+    Answer,
+    Content,
     Schema,
     any_of,
     described,
+    json_answer,
+    parameter,
     range_of,
     ref,
     struct_schemas,
@@ -62,7 +71,7 @@ from dragoman.server.operations import (
     PoolingOperation,
     not_offered,
 )
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 _TEXTS: Mapping[str, str] = {
     "model": "the model, with or without `:latest`",

@@ -23,8 +23,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.ollama.request import OllamaError
 from dragoman.server.apis.openai_wire.common import json_logprob
-from dragoman.server.observation.measured import current_measure
-from dragoman.server.observation.record import current_call
+from dragoman.server.observation.record import current_call, current_measure
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

@@ -12,9 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from dragoman.durations import seconds_of
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.parameters import Bounds
+from dragoman.parameters import Bounds, seconds_of
 from dragoman.server.api import HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.openai_wire.conversation import Tool
@@ -29,8 +28,7 @@ from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.keeping import is_ttl_idle
 from dragoman.server.apis.openai_wire.llamacpp_names import NO_SHIFT
 from dragoman.server.apis.openai_wire.profile import MAX_SHOWN_LENGTH
-from dragoman.server.describe.answers import json_teller
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import json_teller, statuses
 from dragoman.server.observation.record import current_call
 from dragoman.types import Grammar
 

@@ -1,6 +1,6 @@
 """OpenAI's API: completions, conversations, model lists, and what vLLM has beside them for tokens and adapters.
 
-Does not: read bodies of OpenAI's shape (`apis.openai_wire`), load adapters (`server.adapters`). On the event loop.
+Does not: read bodies of OpenAI's shape (`apis.openai_wire`), load adapters (`server.registry`). On the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import Conflict, InvalidPayload, InvalidRequest, NotFound
-from dragoman.server.adapters import ServedAdapters
 from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, ModelProfile, Reply, json_reply, model_of_body
 from dragoman.server.apis.openai.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.openai_wire.chat import LMI_STRICT_MAX_TOKENS
@@ -24,26 +23,30 @@ from dragoman.server.apis.openai_wire.fields import check_count, decode_object, 
 from dragoman.server.apis.openai_wire.pooling import MODEL
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.openai_wire.routes import OpenAiRoutes
-from dragoman.server.changes import Changes
-from dragoman.server.describe.answers import COUNTING, Answer, json_answer
-from dragoman.server.describe.components import IGNORED, QUESTION
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
     BOOLEAN,
+    COUNTING,
+    IGNORED,
     INTEGER,
     LENIENT_BOOLEAN,
+    QUESTION,
     TEXT,
+    Answer,
     Schema,
     an_object,
     any_of,
     array,
+    json_answer,
     nullable,
     ref,
 )
 from dragoman.server.generation.prepare import check_num_chars
 from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
+from dragoman.server.hosting import Changes
 from dragoman.server.operations import AnswerOperation, Api, Server
+from dragoman.server.registry import ServedAdapters
 from dragoman.server.responder import note_ignored
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer

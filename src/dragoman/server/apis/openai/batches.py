@@ -23,14 +23,12 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
 )
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.batches.keeping import PageNames, desk_of, in_order, page_of
+from dragoman.server.batches.desk import PageNames, desk_of, in_order, page_of
 from dragoman.server.batches.store import StoredBatch, StoredFile
-from dragoman.server.describe.answers import Answer, json_answer
-from dragoman.server.describe.components import parameter
-from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
-from dragoman.server.http.multipart import MULTIPART, read_parts
+from dragoman.server.descriptions import INTEGER, TEXT, Answer, Schema, an_object, json_answer, parameter, ref
+from dragoman.server.http.bodies import MULTIPART, read_parts
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 PAGE = PageNames("after", "", 20, 100)  # OpenAI API reference, list batches
 WINDOW = "24h"

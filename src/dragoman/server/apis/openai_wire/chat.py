@@ -40,8 +40,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.apis.openai_wire.thinking import ReasoningBody, effort_switches
-from dragoman.server.progress import ToldProgress
-from dragoman.server.timings import Timings
+from dragoman.server.timings import Timings, ToldProgress
 from dragoman.types import (
     ChatPrompt,
     FinishReason,

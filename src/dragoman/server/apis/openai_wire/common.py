@@ -25,9 +25,8 @@ from dragoman.server.api import (
     sse,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.progress import ToldProgress
 from dragoman.server.registry import PLACEHOLDER_MODELS
-from dragoman.server.timings import NO_TIMINGS, ShownTimings, Timings
+from dragoman.server.timings import NO_TIMINGS, ShownTimings, Timings, ToldProgress
 from dragoman.types import LOWEST_LOGPROB, GenerationEvent, GenerationResult, PromptInfo, SequenceResult, TokenOutput
 
 Created = Annotated[int, Meta(description="Unix time in seconds")]

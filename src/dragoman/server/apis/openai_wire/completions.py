@@ -29,8 +29,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     tells_progress,
     without_effect,
 )
-from dragoman.server.progress import ToldProgress
-from dragoman.server.timings import Timings
+from dragoman.server.timings import Timings, ToldProgress
 from dragoman.types import (
     GenerationEvent,
     GenerationRequest,

@@ -19,7 +19,7 @@ from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFF
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
-from dragoman.server.describe.json_schema import (
+from dragoman.server.descriptions import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
     Schema,

@@ -10,8 +10,7 @@ import msgspec
 
 from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, json_reply, jsonline, sse
-from dragoman.server.describe.answers import json_errors
-from dragoman.server.error_kinds import statuses
+from dragoman.server.descriptions import json_errors, statuses
 from dragoman.server.operations import AnswerCall, Server
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]

@@ -33,7 +33,7 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.keeping import TTL, TTL_EFFECT, is_ttl_idle, note_ttl
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
+from dragoman.server.descriptions import TEXT, Schema, any_of, array
 from dragoman.server.pooling.base import AnsweringDialect, EmbedRequest, Numbers, Text, Truncation, embedder
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits

@@ -20,18 +20,22 @@ from dragoman.server.apis.openai_wire.describe import chat_body, completion_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.pooling import EmbeddingList, TextsDialect, embeddings, embeddings_body
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.answers import (
+from dragoman.server.descriptions import (
     FINDING,
+    GENERATED,
+    IGNORED,
     LISTING,
+    MESSAGES,
+    QUESTION,
     Answer,
     Answers,
     Content,
     ErrorFamily,
+    Schema,
     json_answer,
     merged,
+    ref,
 )
-from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION
-from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.model_facts import ModelFacts, facts_of_all, facts_of_name
 from dragoman.server.operations import (
     AnswerOperation,
@@ -41,7 +45,7 @@ from dragoman.server.operations import (
     Server,
     looked_at,
 )
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 # --- lists of models --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 from dragoman.parameters import Bounds
 from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import range_of
+from dragoman.server.descriptions import range_of
 from dragoman.types import Limits, RepetitionDetection
 
 BUDGETS = ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")

@@ -14,12 +14,10 @@ from hashlib import sha256
 from importlib.resources import files
 
 from dragoman.server.api import TEXT_MEDIA_TYPE, HttpCall, Reply
-from dragoman.server.describe.answers import Answer, Answers
-from dragoman.server.describe.components import header, parameter
-from dragoman.server.describe.json_schema import TEXT
+from dragoman.server.descriptions import TEXT, Answer, Answers, header, parameter
 from dragoman.server.http.fields import names
 from dragoman.server.operations import AnswerOperation, Api, Server
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 # --- files ------------------------------------------------------------------------------------------------------------
 

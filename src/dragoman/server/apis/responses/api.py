@@ -62,24 +62,30 @@ from dragoman.server.apis.responses.schema import (
     ResponseFailure,
 )
 from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, set_asking
-from dragoman.server.batches.keeping import PageNames, in_order, page_of
-from dragoman.server.describe.answers import COUNTING, REFUSING, Answer, ErrorFamily, json_answer
-from dragoman.server.describe.components import GENERATED, QUESTION, parameter
-from dragoman.server.describe.components import IGNORED as IGNORED_HEADER
-from dragoman.server.describe.json_schema import (
+from dragoman.server.batches.desk import PageNames, in_order, page_of
+from dragoman.server.descriptions import (
     BOOLEAN,
+    COUNTING,
+    GENERATED,
     INTEGER,
     NULL,
+    QUESTION,
+    REFUSING,
     TEXT,
+    Answer,
+    ErrorFamily,
     Schema,
     any_of,
     array,
     described,
+    json_answer,
     nullable,
+    parameter,
     range_of,
     ref,
     struct_schemas,
 )
+from dragoman.server.descriptions import IGNORED as IGNORED_HEADER
 from dragoman.server.generation.tokenizing_service import tokenizing_service
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.operations import (
@@ -93,7 +99,7 @@ from dragoman.server.operations import (
     not_offered,
 )
 from dragoman.server.responder import note_ignored, send_streamed
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 from dragoman.tokenizer.message_content import DETAILS
 from dragoman.types import Limits
 

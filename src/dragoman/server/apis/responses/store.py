@@ -25,7 +25,7 @@ import msgspec
 from dragoman.errors import NotFound
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.responses.schema import Response, ResponseFailure
-from dragoman.server.batches.records import Records, write_whole
+from dragoman.server.batches.store import Records, write_whole
 from dragoman.server.operations import Server
 from dragoman.types import ChatPrompt
 

@@ -1,4 +1,4 @@
-"""LMI's operations on the adapters of a model: list, describe, register, update, unregister. `server.adapters` loads them.
+"""LMI's operations on the adapters of a model: list, describe, register, update, unregister. `server.registry` loads them.
 
 Source: djl-serving's adapter management API.
 """
@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, ServerError
-from dragoman.server.adapters import ServedAdapter, ServedAdapters
 from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import (
     LMI_ERRORS,
@@ -25,12 +24,11 @@ from dragoman.server.apis.lmi.errors import (
 )
 from dragoman.server.apis.lmi.front.manage import Done, in_front_shape
 from dragoman.server.apis.lmi.front.models import page_of
-from dragoman.server.changes import Changes
-from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
-from dragoman.server.describe.components import parameter
-from dragoman.server.describe.json_schema import BOOLEAN, TEXT
+from dragoman.server.descriptions import BOOLEAN, LOADING, TEXT, Answers, json_answer, merged, parameter
+from dragoman.server.hosting import Changes
 from dragoman.server.operations import AnswerOperation, Server
-from dragoman.server.security.scopes import Scope
+from dragoman.server.registry import ServedAdapter, ServedAdapters
+from dragoman.server.security.callers import Scope
 
 _NO_PRELOAD = "preload=false is not served: an adapter is loaded when it is registered"
 

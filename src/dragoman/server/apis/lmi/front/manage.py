@@ -27,17 +27,29 @@ from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, 
 from dragoman.server.apis.lmi.front.registration import Registration, read_registration
 from dragoman.server.apis.lmi.front.scheduled import Scheduled
 from dragoman.server.apis.lmi_wire.body import FORM
-from dragoman.server.changes import Changes
-from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
-from dragoman.server.describe.components import IGNORED, parameter
-from dragoman.server.describe.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, described, ref
-from dragoman.server.hosting import ModelHosting, ModelSource, ModelState, ModelStatus
+from dragoman.server.descriptions import (
+    BOOLEAN,
+    IGNORED,
+    INTEGER,
+    LOADING,
+    TEXT,
+    Answers,
+    Schema,
+    an_object,
+    any_of,
+    described,
+    json_answer,
+    merged,
+    parameter,
+    ref,
+)
+from dragoman.server.hosting import Changes, ModelHosting, ModelSource, ModelState, ModelStatus
 from dragoman.server.http.fields import refuse_ignored
 from dragoman.server.model_facts import ModelFacts, facts_of, facts_of_status
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.registry import ServedModel
 from dragoman.server.responder import ignored_header
-from dragoman.server.security.scopes import Scope
+from dragoman.server.security.callers import Scope
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.changes import Changes
-from dragoman.server.hosting import ModelSource, ModelState, ModelStatus
+from dragoman.server.hosting import Changes, ModelSource, ModelState, ModelStatus
 from dragoman.server.operations import Server
 
 MAX_REMEMBERED = 100  # failures; the oldest are forgotten

@@ -24,7 +24,7 @@ from dragoman.server.api import (
 from dragoman.server.apis.lmi.errors import MODEL_ERROR
 from dragoman.server.apis.lmi.hooks.handler_io import Input, Output
 from dragoman.server.apis.lmi_wire.body import FORM, form_fields
-from dragoman.server.http.multipart import MULTIPART, read_parts
+from dragoman.server.http.bodies import MULTIPART, read_parts
 
 logger = logging.getLogger("dragoman.hooks")
 

@@ -1,4 +1,4 @@
-"""Builds the OpenAPI document (3.1.0) from the operations of all APIs. Leaves out unused components."""
+"""The OpenAPI document (3.1.0) of the running server, from the operations of all APIs. Leaves out unused components."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from typing import Any
 
 from dragoman import __version__
 from dragoman.server.api import ModelProfile
-from dragoman.server.describe.answers import Answer, Content, schema_of_shape, types_of
-from dragoman.server.describe.components import HEADERS, PARAMETERS, SWITCHES
-from dragoman.server.describe.json_schema import struct_schemas, used_components
+from dragoman.server.descriptions import (
+    HEADERS,
+    PARAMETERS,
+    SWITCHES,
+    Answer,
+    Content,
+    schema_of_shape,
+    struct_schemas,
+    types_of,
+    used_components,
+)
 from dragoman.server.operations import Api, Components, GenerateOperation, Operation
+from dragoman.server.security.callers import Scope
 from dragoman.server.security.gate import KEY_HEADERS
-from dragoman.server.security.scopes import Scope
 
 _SCHEMES = ("bearer", *KEY_HEADERS)
 _UNREADABLE = (400, 422, 424)  # the statuses with which APIs tell that a body cannot be read

@@ -1,1 +1,0 @@
-"""Words and schemas that APIs describe their operations with."""

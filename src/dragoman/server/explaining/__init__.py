@@ -1,1 +1,0 @@
-"""Explains what the server would do with a call, without doing it."""
