@@ -194,5 +194,5 @@ def test_the_made_up_costs_are_costs() -> None:
 @pytest.mark.parametrize("command", re.findall(r"^dragoman plan MODEL (.*)$", PAGE, re.MULTILINE))
 def test_the_commands_are_understood(command: str) -> None:
     words = ReadWords(COMMAND.options, command.split())
-    assert COMMAND.read(words, {}) is not None
+    assert COMMAND.read(words) is not None
     assert words.problems == words.others == []

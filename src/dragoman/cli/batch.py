@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class BatchArguments:
     retry_errors: bool = option(Switch(), "ask again what was answered with an error", False)
 
 
-def read_batch(words: ReadWords, _: Mapping[str, str]) -> BatchArguments | None:
+def read_batch(words: ReadWords) -> BatchArguments | None:
     places = [Path(word) for word in words.others[:2] if not word.startswith("-")]
     server = words.others[len(places) :]
     if len(places) != 2:
@@ -57,8 +56,7 @@ def read_batch(words: ReadWords, _: Mapping[str, str]) -> BatchArguments | None:
     else:
         if model is not None:
             words.refuse("model", "is not for --url: the server there has its own models")
-        if server:
-            words.problems.append(f"{server[0]} ({SOURCE}): is not for --url: the server there has its own options")
+        words.refuse_server_words(server)
         words.values["url"] = as_url(url)
     return words.made(BatchArguments, requests=places[0], answers=places[1])
 

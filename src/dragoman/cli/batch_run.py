@@ -16,7 +16,7 @@ from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import USER_AGENT, Answer, Batch, BatchFiles, Sender, Tally, Unreachable, open_files
 from dragoman.cli.batch import BatchArguments
-from dragoman.cli.progress import REDRAW_S
+from dragoman.cli.progress import CLEAR_LINE, REDRAW_S
 from dragoman.cli.subcommand import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ModelError, ServerError
@@ -146,12 +146,12 @@ class AnswerDisplay:
             return
         self._drawn_s, self._is_drawn = now, True
         line = _progress_line(tally, now - self._begin_s, self._begin_done)
-        self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        self._stream.write(f"{CLEAR_LINE}{line}" if self._is_terminal else f"{line}\n")
         self._stream.flush()
 
     def finish(self) -> None:
         if self._is_terminal and self._is_drawn:
-            self._stream.write("\r\x1b[K")
+            self._stream.write(CLEAR_LINE)
             self._stream.flush()
 
 

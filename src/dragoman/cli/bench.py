@@ -9,13 +9,13 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.commands import FAILED, INTERRUPTED
+from dragoman.cli.progress import CLEAR_LINE
 from dragoman.cli.subcommand import Command, CommandOption, Console, ReadWords, as_url, cite, flag_of
 from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text
 from dragoman.tools.bench.apis import APIS
@@ -29,7 +29,6 @@ from dragoman.tools.bench.sweep import Benchmark, BenchSettings, Report
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
 DEFAULT_DURATION_S = 30.0
-_CLEAR_LINE = "\r\x1b[K"
 _WIDTH = 24  # of the bar
 _LARGEST_SEED = 2**31 - 1
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):\s*([^\r\n]*)")
@@ -153,10 +152,10 @@ class BenchArguments:
     plot: Path | None
 
 
-def read_bench(words: ReadWords, environ: Mapping[str, str]) -> BenchArguments | None:
+def read_bench(words: ReadWords) -> BenchArguments | None:
     _refuse_contradictions(words)
     target = _target(words)
-    key = _key(words, environ)
+    key = _key(words)
     values = words.values
     prompts = _prompts(words)
     if words.problems or target is None:
@@ -226,14 +225,14 @@ def _target(words: ReadWords) -> Target | None:
         return None
 
 
-def _key(words: ReadWords, environ: Mapping[str, str]) -> str:
+def _key(words: ReadWords) -> str:
     """The API key, "" = none."""
     if words.values["api_key"]:
         return str(words.values["api_key"])
     name = words.values["api_key_env"]
-    if name is not None and not environ.get(name):
+    if name is not None and not words.variables.get(name):
         words.refuse("api_key_env", "must be a variable of the environment that holds the key")
-    return environ.get(name or KEY_VARIABLE, "").strip()
+    return words.variables.get(name or KEY_VARIABLE, "").strip()
 
 
 def _prompts(words: ReadWords) -> FilePrompts | None:
@@ -263,14 +262,14 @@ class BenchDisplay:
             bar = "#" * done + "-" * (_WIDTH - done)
             minutes, seconds = divmod(int(run.duration_s), 60)
             counts = f"{_counts(run)}, {run.running} running, {minutes}:{seconds:02}"
-            self._write(f"{_CLEAR_LINE}  {label} [{bar}] {run.fraction:4.0%} {counts}")
+            self._write(f"{CLEAR_LINE}  {label} [{bar}] {run.fraction:4.0%} {counts}")
 
     def finish(self) -> None:
         """End the shown run's line, with its result if it counts."""
         if self._shown is None:
             return
         (label, run), self._shown = self._shown, None
-        start = _CLEAR_LINE if self._is_terminal else ""
+        start = CLEAR_LINE if self._is_terminal else ""
         line = f"  {label}: {_counts(run)} in {run.duration_s:.1f} s\n" if run.is_counted else ""
         self._write(start + line)
 

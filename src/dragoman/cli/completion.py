@@ -232,7 +232,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
+def read_completion(words: ReadWords) -> str:
     shell = " ".join(words.others)
     if shell not in SCRIPTS:
         words.problems.append(f"completion: {shell or 'nothing'}: must be one shell of {', '.join(SCRIPTS)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ class CompressArguments:
     skip: str | None = option(Text(), "a regular expression: matrices with such names stay as they are [none]")
 
 
-def read_compress(words: ReadWords, _: Mapping[str, str]) -> CompressArguments | None:
+def read_compress(words: ReadWords) -> CompressArguments | None:
     places = [Path(word) for word in words.others]
     if len(places) != 2:
         told = "needs two directories, the model's and a new one for what is written"

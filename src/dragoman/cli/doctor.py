@@ -46,7 +46,7 @@ class DoctorArguments:
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
-def read_doctor(words: ReadWords, _: Mapping[str, str]) -> DoctorArguments | None:
+def read_doctor(words: ReadWords) -> DoctorArguments | None:
     return words.made(DoctorArguments, server_words=tuple(words.others))
 
 

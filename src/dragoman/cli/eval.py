@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +54,7 @@ class EvalArguments:
         return self.against is not None or self.against_dtype is not None
 
 
-def read_eval(words: ReadWords, _: Mapping[str, str]) -> EvalArguments | None:
+def read_eval(words: ReadWords) -> EvalArguments | None:
     words.server_words = words.others
     window, stride = words.values["window"], words.values["stride"]
     if window is not None and stride is not None and stride > window:

@@ -9,14 +9,13 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dragoman.cli.arguments import SOURCE
 from dragoman.cli.commands import FAILED
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.subcommand import Command, Console, ReadWords, as_url, option, options_of
@@ -52,7 +51,7 @@ class ExplainArguments:
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
-def read_explain(words: ReadWords, _: Mapping[str, str]) -> ExplainArguments | None:
+def read_explain(words: ReadWords) -> ExplainArguments | None:
     call = b""
     if not words.problems:
         try:
@@ -64,9 +63,7 @@ def read_explain(words: ReadWords, _: Mapping[str, str]) -> ExplainArguments | N
         words.server_words = words.others
     else:
         words.values["url"] = as_url(url)
-        if words.others:
-            told = "is not for --url: the server there has its own options"
-            words.problems.append(f"{words.others[0]} ({SOURCE}): {told}")
+        words.refuse_server_words(words.others)
     return words.made(ExplainArguments, call=call)
 
 

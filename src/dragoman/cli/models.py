@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dragoman.cli.commands import FAILED
 from dragoman.cli.subcommand import Command, Console, ReadWords, option, options_of
 from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Switch
-from dragoman.config.resolve import ConfigError, given_options
+from dragoman.config.resolve import given_options
 from dragoman.config.sources import cache_home
 from dragoman.hub.download import size_text
 from dragoman.hub.environment import hub_environment
@@ -49,7 +49,7 @@ class ModelsArguments:
     yes: bool = option(Switch(), "rm: remove without asking", False)
 
 
-def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments | None:
+def read_models(words: ReadWords) -> ModelsArguments | None:
     names = words.others
     is_removal = names[:1] == ["rm"]
     unmeant = "json" if is_removal else "yes"
@@ -59,12 +59,8 @@ def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments
         words.problems.append("models: rm needs one name, or kept")
     elif names and not is_removal:
         words.problems.append(f"models: {names[0]} is no action; rm is one")
-    try:
-        named = given_options([], environ)[0]["cache_dir"]
-    except ConfigError as error:
-        words.problems += error.problems
-        return None
-    kept = named if isinstance(named, Path) else cache_home(environ) / "dragoman"
+    named = given_options([], words.variables)[0]["cache_dir"]
+    kept = named if isinstance(named, Path) else cache_home(words.variables) / "dragoman"
     name = names[1] if is_removal and len(names) > 1 else None
     return words.made(ModelsArguments, name=name, cache_dir=kept)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +50,7 @@ class PlanArguments:
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
-def read_plan(words: ReadWords, _: Mapping[str, str]) -> PlanArguments | None:
+def read_plan(words: ReadWords) -> PlanArguments | None:
     words.server_words = words.others
     prefix, prompt = words.values["shared_prefix"], words.values["prompt"]
     if prompt is not None and prefix >= prompt:

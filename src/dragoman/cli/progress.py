@@ -13,7 +13,7 @@ from dragoman.logs import write_to
 
 SURE_S = 5.0  # of a stage, before an estimate is useful
 REDRAW_S = 0.1  # enough for a terminal, and cheap for the load
-_CLEAR_LINE = "\r\x1b[K"
+CLEAR_LINE = "\r\x1b[K"
 
 
 class ProgressDisplay:
@@ -36,7 +36,7 @@ class ProgressDisplay:
         if self._is_terminal and now - self._drawn_s >= REDRAW_S:
             self._drawn_s = now
             done = f" {fraction:4.0%}{self._left(now, fraction)}" if fraction else ""
-            self._write(f"{_CLEAR_LINE}  {stage} ...{done}")
+            self._write(f"{CLEAR_LINE}  {stage} ...{done}")
 
     def _left(self, now: float, fraction: float) -> str:
         """The estimated time left for the stage, "" while that is uncertain."""
@@ -49,7 +49,7 @@ class ProgressDisplay:
         """End the running stage, if any, and write its duration."""
         if not self._stage:
             return
-        start = _CLEAR_LINE if self._is_terminal else ""
+        start = CLEAR_LINE if self._is_terminal else ""
         self._write(f"{start}  {self._stage}: {self._clock() - self._started_s:.1f} s\n")
         self._stage = ""
 

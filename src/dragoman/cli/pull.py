@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.cli.arguments import SOURCE
@@ -48,7 +47,7 @@ OPTIONS = (
 )
 
 
-def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
+def read_pull(words: ReadWords) -> HubModel | None:
     names = words.others
     if len(names) != 1:
         got = f"; got {' '.join(names)}" if names else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,7 +33,7 @@ class SelftestArguments:
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
-def read_selftest(words: ReadWords, _: Mapping[str, str]) -> SelftestArguments | None:
+def read_selftest(words: ReadWords) -> SelftestArguments | None:
     words.server_words = words.others
     return words.made(SelftestArguments)
 

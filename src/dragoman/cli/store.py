@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from dragoman.cli.arguments import SOURCE
 from dragoman.cli.commands import FAILED
 from dragoman.cli.subcommand import Command, Console, ReadWords, option, options_of
 from dragoman.config.kinds import FilePath, Number, Switch
-from dragoman.config.resolve import ConfigError, given_options
+from dragoman.config.resolve import given_options
 from dragoman.config.sources import cache_home
 from dragoman.hub.download import size_text
 from dragoman.tools.text_table import aligned
@@ -48,7 +47,7 @@ class StoreArguments:
     json: bool = option(Switch(), "list: print JSON instead of a table", False)
 
 
-def read_store(words: ReadWords, environ: Mapping[str, str]) -> StoreArguments | None:
+def read_store(words: ReadWords) -> StoreArguments | None:
     names = words.others
     action = names[0] if names else "list"
     if len(names) > 1 or action not in ACTIONS:
@@ -57,12 +56,8 @@ def read_store(words: ReadWords, environ: Mapping[str, str]) -> StoreArguments |
         words.problems.append("--to-gb: is needed by trim, and by nothing else")
     if words.values["json"] and action != "list":
         words.problems.append(f"--json ({SOURCE}): is for list")
-    try:
-        given, _ = given_options([], environ)
-    except ConfigError as error:
-        words.problems += error.problems
-        return None
-    cache = given.get("cache_dir") or cache_home(environ) / "dragoman"
+    given, _ = given_options([], words.variables)
+    cache = given.get("cache_dir") or cache_home(words.variables) / "dragoman"
     named = words.values["prefix_store_dir"] or given.get("prefix_store_dir")
     return words.made(StoreArguments, action=action, prefix_store_dir=named or Path(str(cache)) / "prefixes")
 

@@ -88,12 +88,18 @@ class ReadWords:
     """A read command line: `texts` of the options found, `values` of all options, `others`: all other words.
 
     `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
-    `takes_server_options`: possible options of the server stay in `others`.
+    `variables`: of the environment. `takes_server_options`: possible options of the server stay in `others`.
     """
 
     def __init__(
-        self, options: Sequence[CommandOption], words: Sequence[str], *, takes_server_options: bool = False
+        self,
+        options: Sequence[CommandOption],
+        words: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        *,
+        takes_server_options: bool = False,
     ) -> None:
+        self.variables = variables or {}
         self.texts: dict[str, str] = {}
         self.values: dict[str, Any] = {option.name: option.default for option in options}
         self.others: list[str] = []
@@ -113,6 +119,11 @@ class ReadWords:
     def refuse(self, name: str, why: str) -> None:
         """Note a problem with an option's value."""
         self.problems.append(f"{cite(name, self.texts[name])}: {why}")
+
+    def refuse_server_words(self, words: Sequence[str], what: str = "--url") -> None:
+        """Note a problem with `words`, if there are any: a server that runs elsewhere has its own options."""
+        if words:
+            self.problems.append(f"{words[0]} ({SOURCE}): is not for {what}: the server there has its own options")
 
     def made(self, arguments: type[Arguments], **others: Any) -> Arguments | None:
         """The arguments from the options' values and `others`; None if there is a problem."""
@@ -175,14 +186,14 @@ def _is_nearer_to_server(flag: str, option: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `read` turns words and environment into its arguments; `run` in `module` runs it.
+    """One command. `read` turns words into its arguments, and may raise ConfigError; `run` in `module` runs it.
 
     `takes_server_options`: for a model that it loads. `words`: the allowed words besides options and files.
     """
 
     usage: str
     options: tuple[CommandOption, ...]
-    read: Callable[[ReadWords, Mapping[str, str]], object]
+    read: Callable[[ReadWords], object]
     module: str
     takes_server_options: bool = False
     words: tuple[str, ...] = ()
@@ -217,8 +228,12 @@ def run_command(command: Command, words: Sequence[str], console: Console) -> int
     if "--help" in words or "-h" in words:
         console.stdout.write(command.help)
         return 0
-    read = ReadWords(command.options, words, takes_server_options=command.takes_server_options)
-    asked = command.read(read, console.variables)
+    read = ReadWords(command.options, words, console.variables, takes_server_options=command.takes_server_options)
+    asked = None
+    try:
+        asked = command.read(read)
+    except ConfigError as error:
+        read.problems += error.problems
     console.tell(*read.problems)
     config = None
     if read.server_words is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -35,7 +34,7 @@ class WarmArguments:
     key: tuple[str, ...] = option(Names(), "API keys by their names: whose requests find it [the only one]", ())
 
 
-def read_warm(words: ReadWords, _: Mapping[str, str]) -> WarmArguments | None:
+def read_warm(words: ReadWords) -> WarmArguments | None:
     # The server's options may have values, so files go first.
     places = list(takewhile(lambda word: not word.startswith("-"), words.others))
     server = words.others[len(places) :]

@@ -40,9 +40,7 @@ def read_server(words: ReadWords) -> Target:
             words.refuse("remote_model", "is for a URL; a model stands alone")
         words.server_words = None if words.problems else words.others
         return Target()
-    left = [word for word in words.others if not is_url(word)]
-    if left:
-        words.problems.append(f"{left[0]} ({SOURCE}): is not for {url}: the server there has its own options")
+    words.refuse_server_words([word for word in words.others if not is_url(word)], url)
     try:
         (address,) = Urls().parse(as_url(url))
     except ValueError:

@@ -81,7 +81,7 @@ class ChatArguments:
     history: bool = option(Switch(), "keep typed lines for the next time (--no-history: do not)", True)
 
 
-def read_chat(words: ReadWords, _: Mapping[str, str]) -> ChatArguments | None:
+def read_chat(words: ReadWords) -> ChatArguments | None:
     prompt = take_prompt(words, may_be_alone=False)
     return words.made(ChatArguments, target=read_server(words), prompt=prompt, parameters=read_parameters(words))
 

@@ -66,7 +66,7 @@ class CompleteArguments:
     )
 
 
-def read_complete(words: ReadWords, _: Mapping[str, str]) -> CompleteArguments | None:
+def read_complete(words: ReadWords) -> CompleteArguments | None:
     prompt = take_prompt(words, may_be_alone=True)
     parameters = {"max_tokens": DEFAULT_MAX_TOKENS, **read_parameters(words)}
     return words.made(CompleteArguments, target=read_server(words), prompt=prompt, parameters=parameters)

@@ -125,9 +125,14 @@ def one_line(message: object) -> str:
 
 
 class _Usage(msgspec.Struct):
+    """The counts of tokens, each under the names of several APIs."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
     output_tokens: int | None = None
 
 
@@ -202,28 +207,14 @@ def read_responses(answer: Answer, event: bytes, now_s: float) -> None:
         answer.count(read.response.usage.input_tokens, read.response.usage.output_tokens)
 
 
-class _MessagesUsage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens: int | None = None
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """All tokens of the prompt: cached ones are reported separately."""
-        if self.input_tokens is None:
-            return None
-        return self.input_tokens + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
-
-
 class _Message(msgspec.Struct):
-    usage: _MessagesUsage | None = None
+    usage: _Usage | None = None
 
 
 class _MessagesEvent(msgspec.Struct):
     type: str = ""
     message: _Message | None = None
-    usage: _MessagesUsage | None = None
+    usage: _Usage | None = None
     error: Any = None
 
 
@@ -239,7 +230,9 @@ def read_messages(answer: Answer, event: bytes, now_s: float) -> None:
     answer.is_ended = answer.is_ended or read.type == "message_stop"
     for usage in (read.message.usage if read.message is not None else None, read.usage):
         if usage is not None:
-            answer.count(usage.prompt_tokens, usage.output_tokens)
+            # All tokens of the prompt: cached ones are reported separately.
+            cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+            answer.count(None if usage.input_tokens is None else usage.input_tokens + cached, usage.output_tokens)
 
 
 class _Details(msgspec.Struct):
@@ -317,15 +310,10 @@ def read_text_batch(answer: Answer, event: bytes, now_s: float) -> None:
     answer.is_ended = True
 
 
-class _RowsUsage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    total_tokens: int | None = None
-
-
 class _Rows(msgspec.Struct):
     data: list[Any] | None = None
     results: list[Any] | None = None
-    usage: _RowsUsage | None = None
+    usage: _Usage | None = None
 
 
 _rows = msgspec.json.Decoder(_Rows)
