@@ -9,9 +9,9 @@ import msgspec
 from dragoman.errors import ALL_KINDS
 from dragoman.server.apis.openai_wire.completions import CompletionBody
 from dragoman.server.apis.openai_wire.conversation import ChatBody
-from dragoman.server.apis.openai_wire.errors import CODES, OPENAI, openai_body
+from dragoman.server.apis.openai_wire.errors import CODES, ERRORS, openai_body
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
-from dragoman.server.apis.ovms_wire import OVMS
+from dragoman.server.apis.ovms_wire import ERRORS as OVMS
 from tests.support.golden import Failure
 from tests.support.tables import table
 
@@ -42,7 +42,7 @@ def test_no_ignored_parameter_is_one_that_has_an_effect() -> None:
 def test_every_status_and_code_of_an_error_is_documented() -> None:
     text = page("openai")
     for error in (Failure(kind, "x").error() for kind in ALL_KINDS):
-        assert f"| {OPENAI.statuses[error.kind]} | `{openai_body(error).error.type}` |" in text
+        assert f"| {ERRORS.statuses[error.kind]} | `{openai_body(error).error.type}` |" in text
     assert [code for code in CODES.values() if f"`{code}`" not in text] == []
 
 

@@ -14,9 +14,10 @@ from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis.lmi.conversations import ERRORS as LMI_ERRORS
 from dragoman.server.apis.openai_wire.completions import CompletionBody
 from dragoman.server.apis.openai_wire.conversation import ChatBody
-from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
+from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI
+from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.fields import BOUNDS
-from dragoman.server.apis.ovms_wire import OVMS
+from dragoman.server.apis.ovms_wire import ERRORS as OVMS
 from tests.dialects.openai_calls import chat, chats, complete, completions, http_call, refusal
 from tests.support.tables import table
 from tests.support.tiers import examples

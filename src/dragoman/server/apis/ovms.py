@@ -27,7 +27,7 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.routes import OpenAiRoutes
-from dragoman.server.apis.ovms_wire import ERRORS, OVMS, V3, V3_CHAT, V3_EMBEDDINGS, OvmsError
+from dragoman.server.apis.ovms_wire import ERRORS, V3, V3_CHAT, V3_EMBEDDINGS, OvmsError
 from dragoman.server.descriptions import (
     BOOLEAN,
     COUNTING,
@@ -207,7 +207,7 @@ async def _status(http: HttpCall, server: Server) -> ModelVersions | Reply:
         versions = _versions_of(server, http.path_params["name"])
         _check_version(http, versions.model_version_status[0].version)
     except ServerError as error:
-        return OVMS.reply(error)
+        return ERRORS.reply(error)
     return versions
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from dragoman.errors import CapacityError, ServerError, TextOnly
 from dragoman.parameters import Bounds
-from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.apis.openai_wire.errors import error_shape
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.descriptions import json_errors, statuses
+from dragoman.server.descriptions import statuses
 from dragoman.types import Limits
 
 
@@ -39,8 +39,7 @@ def _text(error: ServerError) -> str:
     return f"{needed} exceeds model max length: {error.max_model_len}"
 
 
-OVMS = ErrorShape(statuses(invalid_payload=412, timeout=503), lambda error: OvmsError(_text(error)))
-ERRORS = json_errors(OVMS.statuses, OvmsError)
+ERRORS = error_shape(statuses(invalid_payload=412, timeout=503), OvmsError, lambda error: OvmsError(_text(error)))
 
 _INVALID_JSON = "The file is not valid json - "
 _UINT32_MAX = 4294967295
@@ -145,7 +144,7 @@ _CHAT_TEXTS: Mapping[str, str] = {
 
 V3 = Profile(
     name="v3",
-    errors=OVMS,
+    errors=ERRORS,
     texts={**_SHARED_TEXTS, **_COMPLETIONS_TEXTS},
     payload_params=frozenset({"model", "stream"}),
     bounds={

@@ -17,7 +17,7 @@ from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, HttpCall, ModelProfil
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
-from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
+from dragoman.server.apis.openai_wire.errors import error_shape
 from dragoman.server.apis.openai_wire.pooling import (
     CUT,
     CUT_SCHEMA,
@@ -55,7 +55,6 @@ from dragoman.server.descriptions import (
     any_of,
     array,
     json_answer,
-    json_errors,
     ref,
     statuses,
 )
@@ -195,14 +194,14 @@ class CohereError(msgspec.Struct):
     message: str
 
 
-COHERE = ErrorShape(statuses(unsupported=422), lambda error: CohereError(error.message))
+COHERE_ERRORS = error_shape(statuses(unsupported=422), CohereError, lambda error: CohereError(error.message))
 
 
 class RerankErrors:
     """Errors of calls below the paths that this API owns: Cohere's second version, vLLM's scores."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        return (COHERE if http.path.startswith(COHERE_PATH) else OPENAI).reply(error)
+        return (COHERE_ERRORS if http.path.startswith(COHERE_PATH) else OPENAI_ERRORS).reply(error)
 
 
 _TELLER = RerankErrors()
@@ -211,7 +210,7 @@ _TELLER = RerankErrors()
 def set_up(profile: ModelProfile) -> Dialects:
     return {
         V1_RERANK: rerank_dialect(profile, V1),
-        f"{NAME}.v2": rerank_dialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),
+        f"{NAME}.v2": rerank_dialect(profile, replace(V1, name="cohere", errors=COHERE_ERRORS), told_by_cohere),
         f"{NAME}.v3": rerank_dialect(profile, V3_RERANK, told_by_ovms),
         f"{NAME}.score": TextsDialect(profile, SCORE),
     }
@@ -259,7 +258,7 @@ API = Api(
             COHERE_PATH,
             "as Cohere",
             CohereRerankAnswer,
-            json_errors(COHERE.statuses, CohereError),
+            COHERE_ERRORS,
             "RerankRequest",
             f"{NAME}.v2",
         ),

@@ -12,7 +12,7 @@ from dragoman.errors import ServerError
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.errors import FRONT_END, STATUSES, FrontError, LmiShortError, front_end_body, short_body
 from dragoman.server.apis.lmi_wire.answers import LMI_FINISH
-from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.apis.openai_wire.errors import error_shape
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.security.gate import KEY_HEADERS
 
@@ -25,7 +25,7 @@ def _body(error: ServerError) -> FrontError | LmiShortError:
 
 
 # In a stream LMI knows one form only, whatever the status would have been.
-ERRORS = ErrorShape(STATUSES, _body, in_stream=short_body)
+ERRORS = error_shape(STATUSES, (FrontError, LmiShortError), _body, in_stream=short_body)
 
 LMI = Profile(
     name="lmi", errors=ERRORS, finish_words=LMI_FINISH, ignores_model=True, clips_overflow=True, fixes_defaults=True

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, json_reply, jsonline, sse
-from dragoman.server.descriptions import json_errors, statuses
+from dragoman.server.descriptions import ErrorFamily, statuses
 from dragoman.server.operations import AnswerCall, Server
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]
@@ -50,10 +50,9 @@ class OpenAiError(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorShape:
-    """An API's errors: the status of every kind, the body, and the body inside a stream (None = the same)."""
+class ErrorShape(ErrorFamily):
+    """An API's errors, with the body that is made of one, and the body inside a stream (None = the same)."""
 
-    statuses: Mapping[str, int]
     body: BodyBuilder
     in_stream: BodyBuilder | None = None
 
@@ -68,6 +67,13 @@ class ErrorShape:
         """The end of a stream that failed: the error as one event or line, framed like its neighbours."""
         payload = msgspec.json.encode((self.in_stream or self.body)(error))
         return sse(payload) + SSE_DONE if is_sse else jsonline(payload)
+
+
+def error_shape(
+    statuses: Mapping[str, int], kind: Any, body: BodyBuilder, in_stream: BodyBuilder | None = None
+) -> ErrorShape:
+    """Errors whose body is the Struct `kind`, or one of several."""
+    return ErrorShape(statuses, lambda status: {JSON_MEDIA_TYPE: kind}, body, in_stream)
 
 
 STATUSES = statuses(timeout=503)
@@ -96,8 +102,7 @@ def openai_body(error: ServerError) -> OpenAiError:
     return OpenAiError(OpenAiErrorDetails(error.message, kind, error.param, CODES.get(error.kind)))
 
 
-OPENAI = ErrorShape(STATUSES, openai_body)
-ERRORS = json_errors(STATUSES, OpenAiError)
+ERRORS = error_shape(STATUSES, OpenAiError, openai_body)
 
 
 def without_code(answer: AnswerCall) -> AnswerCall:

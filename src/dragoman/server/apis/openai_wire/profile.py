@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.parameters import Bounds
-from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
+from dragoman.server.apis.openai_wire.errors import ERRORS, ErrorShape
 from dragoman.server.json_body import shown_json
 from dragoman.types import FinishReason
 
@@ -34,7 +34,7 @@ class Profile:
     """One set of defaults; the fields' own are OpenAI's. `texts`: "<parameter>.<problem>" -> a server's exact words."""
 
     name: str
-    errors: ErrorShape = OPENAI
+    errors: ErrorShape = ERRORS
     finish_words: Mapping[FinishReason, str] = field(default_factory=lambda: OPENAI_FINISH)  # of conversations
     texts: Mapping[str, str] = field(default_factory=dict)
     payload_params: frozenset[str] = frozenset()  # parameters whose wrong type makes the whole body invalid
