@@ -9,8 +9,14 @@ import msgspec
 from dragoman.server.apis.ollama.api import NOT_OFFERED
 from dragoman.server.apis.ollama.dialects import OllamaEmbedBody
 from dragoman.server.apis.ollama.models import OllamaPullBody
-from dragoman.server.apis.ollama.options import IGNORED_OPTIONS, OllamaOptions
-from dragoman.server.apis.ollama.request import STATUSES, OllamaChatBody, OllamaGenerateBody, OllamaMessage
+from dragoman.server.apis.ollama.request import (
+    IGNORED_OPTIONS,
+    STATUSES,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    OllamaMessage,
+    OllamaOptions,
+)
 from tests.support.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "ollama.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call
 from dragoman.server.apis.ollama.models import meant, tagged
-from dragoman.server.apis.ollama.options import IGNORED_OPTIONS
+from dragoman.server.apis.ollama.request import IGNORED_OPTIONS
 from dragoman.types import Grammar, SamplingParams
 from tests.dialects.ollama_calls import (
     PIXEL,

@@ -7,7 +7,7 @@ import msgspec
 from dragoman.parameters import ALIASES, PARAMETERS, Bounds, neutral_value
 from dragoman.server.apis.llamacpp.request import WORDS
 from dragoman.server.apis.lmi_wire.parameters import TABLE
-from dragoman.server.apis.ollama.options import OPTIONS
+from dragoman.server.apis.ollama.request import OPTIONS
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.types import GenerationRequest, Limits, SamplingParams
 

@@ -111,7 +111,7 @@ def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
     """Ollama's sampling for a model without its own defaults: at temperature 1 small models become incoherent."""
     if config is None or generation_defaults(config.model_dir):
         return {}
-    from dragoman.server.apis.ollama.options import OPTIONS  # imports the server
+    from dragoman.server.apis.ollama.request import OPTIONS  # imports the server
 
     operator = operator_sampling(config.sampling)
     return {name: value for name, value in OPTIONS.defaults.items() if name not in operator}

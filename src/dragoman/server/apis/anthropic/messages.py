@@ -456,11 +456,8 @@ class MessagesDialect(PureDialect):
             prompt=shown.prompt,
             logprobs=None,
             grammar=output_grammar(body),
-            parse_tool_calls=shown.tools.is_parsed,
             parse_reasoning=True,
-            tool_choice=shown.tools.choice,
-            called_tool=shown.tools.called_tool,
-            passed_over=shown.tools.passed_over,
             parallel_tool_calls=has_parallel_calls(body),
+            **shown.tools.request_fields(),
         )
         return msgspec.structs.replace(request, cache_keep_s=keep_s)

@@ -36,10 +36,9 @@ from dragoman.server.apis.llamacpp.request import (
     error_body,
     max_tokens_of,
     read_parameters,
-    reading_of,
     tells_progress,
 )
-from dragoman.server.apis.openai_wire.common import json_logprob
+from dragoman.server.apis.openai_wire.common import Reading, json_logprob
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, is_token_id, read_struct
 from dragoman.server.observation.record import current_measure
 from dragoman.server.timings import ShownTimings, Timings, ToldProgress
@@ -317,7 +316,7 @@ class _Dialect(PureDialect):
 
     def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
         self._profile = profile
-        self._reading = reading_of(profile)
+        self._reading = Reading(WORDS, profile)
         self.applied = applied
 
     def _call(

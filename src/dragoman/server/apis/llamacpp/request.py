@@ -24,7 +24,7 @@ from dragoman.server.apis.openai_wire.fields import (
     is_token_id,
     shown,
 )
-from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, in_order, read_samplers
+from dragoman.server.apis.openai_wire.llamacpp_names import NO_MIROSTAT, LlamaLora, in_order, read_samplers
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
     logprob_bounds,
@@ -158,7 +158,6 @@ ERRORS = json_teller(STATUSES, LlamaError, lambda error, http: error_body(error)
 INT32_MAX = 2**31 - 1
 BANNED = -1e9  # a bias that no logit makes up for
 
-_NO_MIROSTAT = "there is no Mirostat sampling here"
 _NO_ADAPTIVE = "there is no adaptive sampling here"
 _NO_DYNAMIC = "the temperature does not change"
 _NO_SLOTS = "there are no slots: a request runs where there is room, and finds its cached prompt from everywhere"
@@ -169,9 +168,9 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
     "t_max_prompt_ms": (0, "prompts are computed to their end"),
     "dynatemp_range": (0.0, _NO_DYNAMIC),
     "dynatemp_exponent": (1.0, _NO_DYNAMIC),
-    "mirostat": (0, _NO_MIROSTAT),
-    "mirostat_tau": (5.0, _NO_MIROSTAT),
-    "mirostat_eta": (0.1, _NO_MIROSTAT),
+    "mirostat": (0, NO_MIROSTAT),
+    "mirostat_tau": (5.0, NO_MIROSTAT),
+    "mirostat_eta": (0.1, NO_MIROSTAT),
     "adaptive_target": (-1.0, _NO_ADAPTIVE),
     "adaptive_decay": (0.9, _NO_ADAPTIVE),
     "min_keep": (0, "filters keep at least the most likely token"),
@@ -255,16 +254,12 @@ def read_parameters(
     )
 
 
-def reading_of(profile: ModelProfile) -> Reading:
-    return Reading(WORDS, profile)
-
-
 def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
     return bool(body.stream and body.return_progress and profile.tells_progress)
 
 
 def default_settings(profile: ModelProfile) -> dict[str, Any]:
-    found = read_parameters({}, LlamaSharedBody(), profile, reading_of(profile), None)
+    found = read_parameters({}, LlamaSharedBody(), profile, Reading(WORDS, profile), None)
     seed = found.request.sampling.seed
     return {**found.settings, "seed": UINT32_MAX if seed is None else seed}
 

@@ -36,8 +36,16 @@ from dragoman.server.apis.ollama.models import (
     tags,
     version,
 )
-from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
-from dragoman.server.apis.ollama.request import ERRORS, LEVELS, OllamaChatBody, OllamaError, OllamaGenerateBody
+from dragoman.server.apis.ollama.request import (
+    ERRORS,
+    LEVELS,
+    OPTIONS,
+    WORDS,
+    OllamaChatBody,
+    OllamaError,
+    OllamaGenerateBody,
+    OllamaOptions,
+)
 from dragoman.server.apis.openai_wire.describe import EFFECTS, struct_body
 from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.descriptions import (

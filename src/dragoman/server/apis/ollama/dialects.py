@@ -12,27 +12,20 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidRequest, UnsupportedFeature
-from dragoman.server.api import (
-    Call,
-    CallSwitches,
-    HttpCall,
-    ModelProfile,
-    Opening,
-    PureDialect,
-    Reply,
-    json_reply,
-)
+from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, PureDialect, Reply, json_reply
 from dragoman.server.apis.ollama.encoder import CLOCK, Clock, Nanoseconds, OllamaEncoder, answer_object, nanoseconds
 from dragoman.server.apis.ollama.models import model_meant, served_name
-from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.request import (
     ERRORS,
     IGNORED,
     KEPT,
+    OPTIONS,
+    WORDS,
     OllamaBody,
     OllamaChatBody,
     OllamaGenerateBody,
     OllamaMessage,
+    OllamaOptions,
     Sent,
     content_of,
     format_grammar,
@@ -222,9 +215,7 @@ class ChatDialect(_Dialect):
             http.request_id,
             prompt,
             has_context=False,
-            parse_tool_calls=tools.is_parsed,
-            tool_choice=tools.choice,
-            passed_over=tools.passed_over,
+            **tools.request_fields(),
         )
 
     def _check_sizes(self, body: OllamaChatBody) -> None:

@@ -12,15 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import (
-    NDJSON_MEDIA_TYPE,
-    Encoder,
-    Head,
-    IndexedEvent,
-    Reply,
-    json_reply,
-    jsonline,
-)
+from dragoman.server.api import NDJSON_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply, jsonline
 from dragoman.server.apis.ollama.request import OllamaError
 from dragoman.server.apis.openai_wire.common import json_logprob
 from dragoman.server.observation.record import current_call, current_measure

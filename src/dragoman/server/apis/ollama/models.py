@@ -27,8 +27,7 @@ from dragoman.server.api import (
     model_of_body,
 )
 from dragoman.server.apis.ollama.encoder import Rfc3339, rfc3339
-from dragoman.server.apis.ollama.options import WORDS
-from dragoman.server.apis.ollama.request import OllamaError, named_model, not_found
+from dragoman.server.apis.ollama.request import WORDS, OllamaError, named_model, not_found
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
 from dragoman.server.generation.tokenizing_service import TokenizingService
 from dragoman.server.hosting import ModelStatus, PullStep

@@ -1,6 +1,7 @@
-"""The bodies of `/api/generate` and `/api/chat`, how they are read except for prompts, and the errors of Ollama's API.
+"""The bodies of `/api/generate` and `/api/chat`: options and other fields, how they are read except for prompts; errors.
 
-On the event loop. Sources: Ollama API reference (docs/api.md), its API types and its server; its Python client.
+On the event loop. Sources: Ollama API reference (docs/api.md), its Modelfile reference, API types and server; its Python
+client.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.parameters import Bounds, seconds_of
+from dragoman.parameters import PARAMETERS, UINT32_MAX, Bounds, SamplingFields, seconds_of
 from dragoman.server.api import HttpCall, ModelProfile, model_of_body
-from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.openai_wire.conversation import Tool
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
@@ -26,11 +26,59 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.keeping import is_ttl_idle
-from dragoman.server.apis.openai_wire.llamacpp_names import NO_SHIFT
-from dragoman.server.apis.openai_wire.profile import MAX_SHOWN_LENGTH
+from dragoman.server.apis.openai_wire.llamacpp_names import NO_MIROSTAT, NO_SHIFT
+from dragoman.server.apis.openai_wire.profile import MAX_SHOWN_LENGTH, Profile
 from dragoman.server.descriptions import json_teller, statuses
 from dragoman.server.observation.record import current_call
 from dragoman.types import Grammar
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+WORDS = Profile(name="ollama")
+_STARTED = "the model was loaded when the server started, as the operator chose"
+
+IGNORED_OPTIONS: Mapping[str, str] = {
+    "num_ctx": "the context is as long as the server was started with",
+    "mirostat": NO_MIROSTAT,
+    "mirostat_tau": NO_MIROSTAT,
+    "mirostat_eta": NO_MIROSTAT,
+    "tfs_z": "there is no tail-free sampling here",
+    "penalize_newline": "penalties hold for line ends as for other tokens",
+    "draft_num_predict": "the server decides how tokens are guessed",
+    **dict.fromkeys(
+        (
+            "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "logits_all",
+            "vocab_only", "use_mmap", "use_mlock", "embedding_only",
+        ),
+        _STARTED,
+    ),
+}  # fmt: skip
+"""Options without effect, and why; they are named to the client."""
+
+OPTIONS = Profile(
+    name="ollama",
+    place="options.",
+    bounds={
+        "num_predict": Bounds(-2, UINT32_MAX),
+        "num_keep": Bounds(-1, UINT32_MAX),
+        "temperature": PARAMETERS["temperature"].bounds or Bounds(),
+    },
+    clips_overflow=True,
+    defaults={"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    random_seeds=frozenset({-1}),
+    ignored=IGNORED_OPTIONS,
+    asks_nothing={"mirostat": 0, "tfs_z": 1.0},
+)
+
+
+class OllamaOptions(SamplingFields, kw_only=True):
+    """Everything in `options` that has an effect; None = not given."""
+
+    num_predict: int | None = None
+    num_keep: int | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
 

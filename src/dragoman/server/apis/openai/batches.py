@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -42,6 +42,21 @@ PURPOSES = ("batch", "batch_output")
 LEAST_AGE_S, MOST_AGE_S = 3600, 30 * 24 * 3600  # OpenAI API reference, expires_after
 _FILE_EXPIRY = ("expires_after[anchor]", "expires_after[seconds]")
 _PIECE = 1 << 18
+
+
+class _Page(msgspec.Struct):
+    """One page of a list, whose entries have ids."""
+
+    data: list[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+    @classmethod
+    def of(cls, data: list[Any], has_more: bool) -> Self:
+        first_id, last_id = (data[0].id, data[-1].id) if data else (None, None)
+        return cls(data, first_id, last_id, has_more)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -133,14 +148,10 @@ class BatchObject(msgspec.Struct, kw_only=True):
     metadata: dict[str, str] | None
 
 
-class BatchList(msgspec.Struct):
+class BatchList(_Page):
     """One page of batches."""
 
     data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: Literal["list"] = "list"
 
 
 def _shape(batch: StoredBatch) -> BatchObject:
@@ -197,8 +208,7 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
 async def list_batches(http: HttpCall, server: Server) -> BatchList:
     desk = desk_of(server)
     page, has_more = page_of(desk.store.batches(http.caller, _PREFIX)[::-1], http.query, PAGE)
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return BatchList([_shape(desk.seen(one)) for one in page], first, last, has_more)
+    return BatchList.of([_shape(desk.seen(one)) for one in page], has_more)
 
 
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
@@ -232,14 +242,10 @@ class FileObject(msgspec.Struct, kw_only=True):
     status: Literal["processed"] = "processed"
 
 
-class FileList(msgspec.Struct):
+class FileList(_Page):
     """One page of files."""
 
     data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: Literal["list"] = "list"
 
 
 class DeletedFile(msgspec.Struct):
@@ -298,8 +304,7 @@ async def list_files(http: HttpCall, server: Server) -> FileList:
         check_word("purpose", purpose, PURPOSES, V1)
         found = [one for one in found if one.purpose == purpose]
     page, has_more = page_of(in_order(found, http.query), http.query, _FILES_PAGE)
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return FileList([_file_shape(one) for one in page], first, last, has_more)
+    return FileList.of([_file_shape(one) for one in page], has_more)
 
 
 async def get_file(http: HttpCall, server: Server) -> FileObject:

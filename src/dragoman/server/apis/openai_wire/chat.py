@@ -14,14 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect, Reply
-from dragoman.server.apis.openai_wire.common import (
-    Created,
-    OpenAiEncoder,
-    PromptLogprobs,
-    Reading,
-    Usage,
-    json_logprob,
-)
+from dragoman.server.apis.openai_wire.common import Created, OpenAiEncoder, PromptLogprobs, Reading, Usage, json_logprob
 from dragoman.server.apis.openai_wire.conversation import (
     ChatBody,
     check_restricted,
@@ -442,12 +435,9 @@ class ChatDialect(PureDialect):
             prompt=prompt,
             logprobs=top_logprobs,
             max_tokens=LMI_STRICT_MAX_TOKENS if is_strict else None,
-            parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
-            tool_choice=tools.choice,
-            called_tool=tools.called_tool,
-            passed_over=tools.passed_over,
             parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
+            **tools.request_fields(),
         )
         ignored = without_effect(raw, body, request, reading)
         if top_logprobs is None:

@@ -160,9 +160,14 @@ class ToolUse(NamedTuple):
     called_tool: str = ""
     passed_over: Mapping[str, str] = MappingProxyType({})  # what is not enforced of their schemas, and why
 
-    @property
-    def is_parsed(self) -> bool:
-        return self.choice not in (None, "none")
+    def request_fields(self) -> dict[str, Any]:
+        """The fields of a request that follow from it."""
+        return {
+            "parse_tool_calls": self.choice not in (None, "none"),
+            "tool_choice": self.choice,
+            "called_tool": self.called_tool,
+            "passed_over": self.passed_over,
+        }
 
 
 def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:

@@ -46,6 +46,7 @@ _LETTERS = {
 NOT_LISTED = "its sampler is not one of samplers"
 UNORDERED = f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(LACKING)}"
 OF_SHIFTS = frozenset(("n_keep", "n_discard", "num_keep"))  # the last is Ollama's
+NO_MIROSTAT = "there is no Mirostat sampling here"
 NO_SHIFT = "the server does not shift contexts"
 WHOLE_TEXT = "penalties see the whole text; -1 means that, 0 turns them off"
 

@@ -195,12 +195,9 @@ class ResponsesDialect:
             prompt=prompt,
             logprobs=logprobs,
             grammar=grammar,
-            parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
-            tool_choice=tools.choice,
-            called_tool=tools.called_tool,
-            passed_over=tools.passed_over,
             parallel_tool_calls=body.parallel_tool_calls is not False,
+            **tools.request_fields(),
         )
         response = self._response(response_id, body, request)
         return Parsed(body, raw, request, response, (*before, *new), logprobs)
