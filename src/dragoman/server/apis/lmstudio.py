@@ -61,11 +61,11 @@ from dragoman.server.security.callers import Scope
 from dragoman.server.timings import ProgressEncoder, ShownTimings, TimedEncoder, ToldProgress
 from dragoman.types import FinishReason, GenerationEvent, GenerationRequest, GenerationResult
 
+# --- additions to answers, and the list -------------------------------------------------------------------------------
+
 StopReason = Literal[
     "eosFound", "stopStringFound", "maxPredictedTokensReached", "contextLengthReached", "toolCalls", "userStopped"
 ]
-
-# --- additions to answers, and the list -------------------------------------------------------------------------------
 
 
 class LmStats(msgspec.Struct, kw_only=True):

@@ -36,7 +36,7 @@ from dragoman.server.operations import Server, looked_at
 from dragoman.server.registry import PLACEHOLDER_MODELS, ServedModel
 from dragoman.server.responder import note_ignored
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- bodies and answers -----------------------------------------------------------------------------------------------
 
 
 class OllamaShowBody(msgspec.Struct, kw_only=True):
@@ -133,6 +133,8 @@ class OllamaVersion(msgspec.Struct, frozen=True):
 
     version: str
 
+
+# --- names ------------------------------------------------------------------------------------------------------------
 
 LATEST = ":latest"
 

@@ -39,6 +39,8 @@ from dragoman.server.apis.openai_wire.thinking import effort_switches
 from dragoman.server.apis.ovms_wire import V3_CHAT
 from dragoman.types import Grammar, Limits, ToolChoice
 
+# --- the body ---------------------------------------------------------------------------------------------------------
+
 
 class InputPart(msgspec.Struct, kw_only=True):
     """One part of an item's content: `input_text`, `output_text`, `refusal`, `input_image`, `reasoning_text`, ..."""
@@ -118,6 +120,8 @@ class ResponsesBody(SharedBody, kw_only=True):
         return None if self.reasoning is None else self.reasoning.max_tokens
 
 
+# --- the two APIs -----------------------------------------------------------------------------------------------------
+
 _CONTENT = "input[].content[]"
 _IMAGE = "input_image.image_url must be a string or object"
 
@@ -182,6 +186,7 @@ OVMS_RESPONSES = ResponsesProfile(
     refuses_streamed_logprobs=True,
 )
 
+# --- parameters -------------------------------------------------------------------------------------------------------
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
