@@ -17,15 +17,7 @@ from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.pooling import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire import RerankAnswer, rerank_body, rerank_dialect
-from dragoman.server.apis.tei_wire import (
-    ERRORS,
-    OPERATIONS,
-    TeiError,
-    TeiPrediction,
-    TeiRank,
-    TeiWord,
-    schemas,
-)
+from dragoman.server.apis.tei_wire import ERRORS, OPERATIONS, TeiError, TeiPrediction, TeiRank, TeiWord, schemas
 from dragoman.server.descriptions import (
     BY_NAME,
     IGNORED,
