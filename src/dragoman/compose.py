@@ -40,7 +40,7 @@ from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
 from dragoman.server.apis.lmi.hooks.loader import Hooks
-from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
+from dragoman.server.apis.lmi.operator.handlers import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.loading import hook_context, load_operator_file, start_handler
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format

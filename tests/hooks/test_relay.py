@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dragoman.server.apis.lmi.operator.relay import MAX_WAITING, Abandoned, End, Relay
+from dragoman.server.apis.lmi.operator.handlers import MAX_WAITING, Abandoned, End, Relay
 from tests.hooks.test_pool import in_loop
 from tests.support.patience import PATIENCE_S, until
 

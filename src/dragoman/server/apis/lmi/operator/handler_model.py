@@ -21,7 +21,7 @@ from dragoman.server.api import Call, Encoder, HttpCall, Reply
 from dragoman.server.apis.lmi.dialect import LmiDialect
 from dragoman.server.apis.lmi.hooks.functions import OutputFormatter
 from dragoman.server.apis.lmi.hooks.handler_io import Output
-from dragoman.server.apis.lmi.operator.encoder import written_by
+from dragoman.server.apis.lmi.operator.formatters import written_by
 from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.registry import GenerationService
 from dragoman.server.responder import generate_all, ignored_header
