@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall, ModelProfile
-from dragoman.server.apis.lmi.conversations import negotiate
+from dragoman.server.apis.lmi.dialects import negotiate
 from dragoman.server.pooling.base import PoolingKind
 
 

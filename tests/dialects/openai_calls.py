@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call, Dialect, HttpCall, ModelProfile
-from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
+from dragoman.server.apis.lmi.dialects import LMI, lmi_route, negotiate
 from dragoman.server.apis.openai_wire.chat import ChatDialect, ChatRoute
 from dragoman.server.apis.openai_wire.completions import CompletionsDialect
 from dragoman.server.apis.openai_wire.profile import V1, Profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.server.api import HttpCall, ModelProfile
-from dragoman.server.apis.lmi.conversations import negotiate
+from dragoman.server.apis.lmi.dialects import negotiate
 from tests.dialects.openai_calls import ROUTES, chats, http_call, model, refusal
 from tests.support.tables import Rows, table
 

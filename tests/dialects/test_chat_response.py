@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.errors import EngineFailed
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.lmi.conversations import lmi_route
+from dragoman.server.apis.lmi.dialects import lmi_route
 from dragoman.server.apis.openai_wire.chat import ChatDialect
 from dragoman.server.generation.service import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, TokenOutput, TopToken

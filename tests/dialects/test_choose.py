@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.choose import dialect_of_body
+from dragoman.server.apis.lmi.dialect import dialect_of_body
 from tests.support.tables import table
 
 

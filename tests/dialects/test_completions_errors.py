@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dragoman import errors
 from dragoman.errors import InvalidRequest, NotFound, Overloaded, ServerError
 from dragoman.server.api import Dialect, HttpCall
-from dragoman.server.apis.lmi.conversations import ERRORS as LMI_ERRORS
+from dragoman.server.apis.lmi.dialects import ERRORS as LMI_ERRORS
 from dragoman.server.apis.openai_wire.completions import CompletionBody
 from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI

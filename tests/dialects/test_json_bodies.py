@@ -166,8 +166,7 @@ def test_large_bodies_are_read_while_others_are_served() -> None:
 
 DECODES_ELSEWHERE = {
     "json_body.py": "here it is bounded",
-    "apis/lmi/hooks/content.py": "a model.py asks for it, after the check",
-    "apis/lmi/hooks/inputs.py": "a model.py asks for it, after the check",
+    "apis/lmi/hooks/handler_io.py": "a model.py asks for it, after the check",
     "apis/lmi/operator/handler_model.py": "an answer of our own",
     "apis/ollama/encoder.py": "what a model has written",
     "apis/anthropic/messages.py": "what a model has written",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.apis.lmi.front.models import lmi_model, lmi_models
+from dragoman.server.apis.lmi.models import lmi_model, lmi_models
 from dragoman.server.apis.openai_wire.routes import openai_model, openai_models
 from dragoman.server.model_facts import ModelFacts
 from tests.support.tables import table

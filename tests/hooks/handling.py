@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 
-from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import CHAT, COMPLETIONS, INPUTS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks.loader import load_hooks
 from dragoman.server.apis.lmi.hooks.threads import HandlerLoop, HookPool
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Dialect, Dialects, HttpCall, Runner
-from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import CHAT, COMPLETIONS, INPUTS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks.loader import Hooks, load_hooks
 from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from tests.support.golden import Answer, answer

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.errors import EngineFailed, InvalidRequest, Overloaded
 from dragoman.server.api import Head, HttpCall, Reply, json_reply
-from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
+from dragoman.server.apis.lmi.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
 from dragoman.server.http.exchange import Exchange, HeaderRules
 from dragoman.server.security.keyring import KeySources

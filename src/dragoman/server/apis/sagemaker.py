@@ -44,10 +44,9 @@ from dragoman.server.api import (
     StreamedReply,
     model_of_query_or_header,
 )
-from dragoman.server.apis.lmi import describe
-from dragoman.server.apis.lmi.api import schemas as lmi_schemas
-from dragoman.server.apis.lmi.choose import INPUTS, TARGET_MODEL, borrow_target, dialect_of_body, target_of
-from dragoman.server.apis.lmi.front.deferred import POLLING_FIELDS, Polling
+from dragoman.server.apis.lmi import api as lmi
+from dragoman.server.apis.lmi.deferred import POLLING_FIELDS, Polling
+from dragoman.server.apis.lmi.dialect import INPUTS, dialect_of_body
 from dragoman.server.descriptions import (
     BY_NAME,
     TEXT,
@@ -133,7 +132,7 @@ class SageMakerDialect:
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The container's own error inside a ModelError, except errors that SageMaker finds itself."""
-        if isinstance(error, NotFound) and target_of(http):
+        if isinstance(error, NotFound) and lmi.target_of(http):
             return _front_error(400, "ValidationError", error)
         for kind, (status, name) in FRONT_ERRORS.items():
             if isinstance(error, kind):
@@ -310,7 +309,7 @@ _EVENT_STREAM: Mapping[str, Schema] = {
 
 def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
     """The target model or component that the call names, else the model called like the endpoint, else the default."""
-    target = target_of(http)
+    target = lmi.target_of(http)
     component = http.headers.get("x-amzn-sagemaker-inference-component", "")
     name = http.path_params["name"]
     named = target or component or model_of_query_or_header(http, server)
@@ -318,26 +317,26 @@ def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
 
 
 def _operation(path: str, summary: str, content: Content, *, is_stream: bool, text: str) -> GenerateOperation:
-    ok = describe.answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
+    ok = lmi.answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
     return GenerateOperation(
         path=path,
         tag="SageMaker",
         summary=summary,
-        answers=merged(ok, describe.DEFERRED, ERRORS.answers(), _TARGET_ERRORS, _REFUSED),
-        description=f"{text} Where key pairs are set, signatures are checked. {describe.TEXT_OF_ALL}",
+        answers=merged(ok, lmi.DEFERRED, ERRORS.answers(), _TARGET_ERRORS, _REFUSED),
+        description=f"{text} Where key pairs are set, signatures are checked. {lmi.TEXT_OF_ALL}",
         parameters=(
             "endpoint_name",
             *BY_NAME,
             *VERSIONED,
-            *describe.POLLING,
-            TARGET_MODEL,
+            *lmi.POLLING,
+            lmi.TARGET_MODEL,
             "x-amzn-sagemaker-inference-component",
         ),
-        body=describe.BODIES,
-        example=describe.EXAMPLE,
+        body=lmi.BODIES,
+        example=lmi.EXAMPLE,
         dialect=dialect_of_body,
         model=_model_of_endpoint,
-        borrow=borrow_target,
+        borrow=lmi.borrow_target,
         wrap=partial(SageMakerDialect, is_stream=is_stream),
         before=Polling(model_error),
         before_fields=POLLING_FIELDS,
@@ -350,13 +349,13 @@ API = Api(
     title="SageMaker",
     owns=("/endpoints",),
     teller=lambda dialects: SageMakerDialect(dialects[INPUTS]),
-    schemas=lmi_schemas,
+    schemas=lmi.schemas,
     needs_engine=False,
     operations=(
         _operation(
             "/endpoints/{name}/invocations",
             "SageMaker's InvokeEndpoint",
-            describe.CONTENT,
+            lmi.CONTENT,
             is_stream=False,
             text="What AWS clients call when their endpoint_url points here.",
         ),
@@ -369,14 +368,14 @@ API = Api(
         ),
     ),
     parameters={
-        **describe.PARAMETERS,
+        **lmi.PARAMETERS,
         "endpoint_name": parameter("path", "name", "a model's name; any other name means the default model", TEXT),
         "x-amzn-sagemaker-inference-component": parameter(
             "header", "X-Amzn-SageMaker-Inference-Component", "the model to use", TEXT
         ),
     },
     headers={
-        **describe.HEADERS,
+        **lmi.HEADERS,
         "x-Amzn-Invoked-Production-Variant": header("the variant that was asked for, or the only one"),
     },
 )

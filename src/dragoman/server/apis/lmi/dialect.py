@@ -1,31 +1,147 @@
 """The LMI dialect: `inputs` and `parameters` in, `generated_text`, token lines or `outputs` lines out.
 
-One instance per served model, on the event loop. Chat and completion bodies go elsewhere (`choose`).
+Chooses which bodies on the LMI routes are its own; chat and completion bodies go elsewhere. Models that embed or score
+have a dialect of their own. One instance per served model, on the event loop.
+Sources: LMI's adapters schema, v0.31; the LMI 0.31 text embedding guide: the Java engines' answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from dragoman.errors import ServerError
+import msgspec
+
+from dragoman.errors import CapacityError, InvalidPayload, InvalidRequest, ServerError
 from dragoman.server.api import (
     JSONLINES_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
     Call,
+    CallSwitches,
+    Dialect,
     Encoder,
     HttpCall,
     ModelProfile,
+    Opening,
     PureDialect,
     Reply,
+    json_reply,
 )
-from dragoman.server.apis.lmi.adapters import with_adapters
-from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, generation_body
+from dragoman.server.apis.lmi.errors import error_reply, front_error, generation_body
 from dragoman.server.apis.lmi_wire.answers import Framing, OutputsEncoder, Shape, TokenEncoder
-from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload
+from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload, show
 from dragoman.server.apis.lmi_wire.parameters import ParameterReader, Parsed
 from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_requests, read_prompts
+from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.pooling import encoded_arrays, read_string, read_texts, told_as
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
+from dragoman.server.pooling.base import (
+    AnsweringDialect,
+    EmbedRequest,
+    PoolingKind,
+    ScoreRequest,
+    Truncation,
+    embedder,
+    scorer,
+)
+from dragoman.server.responder import note_ignored
+from dragoman.types import GenerationRequest
+
+INPUTS = "lmi"
+CHAT = "lmi.chat"
+V1_CHAT = "lmi.v1_chat"
+COMPLETIONS = "lmi.completions"
+
+# `curl -d` calls its body a form whatever it holds; a real form is not a JSON object and goes to LMI
+_JSON_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
+
+_NULL = msgspec.Raw(b"null")
+
+
+class _Keys(msgspec.Struct):
+    """The keys that decide. One that is null counts as absent."""
+
+    messages: msgspec.Raw = _NULL
+    prompt: msgspec.Raw = _NULL
+    inputs: msgspec.Raw = _NULL
+
+
+def dialect_of_body(http: HttpCall) -> str:
+    """The dialect's name: an object with `messages` is a conversation, one with `prompt` and no `inputs` a completion."""
+    if http.media_type not in _JSON_TYPES:
+        return INPUTS
+    keys = _keys(http)
+    if keys.get("messages") is not None:
+        return CHAT
+    return COMPLETIONS if keys.get("prompt") is not None and keys.get("inputs") is None else INPUTS
+
+
+def _keys(http: HttpCall) -> Mapping[str, Any]:
+    try:
+        value = http.json()
+    except TooMuchJson:
+        return {}
+    except NotJson:
+        return _undecoded(http.body)
+    return value if isinstance(value, dict) else {}
+
+
+def _undecoded(body: bytes) -> Mapping[str, Any]:
+    try:
+        keys = decode_json(body, _Keys)
+    except (NotJson, msgspec.ValidationError):
+        return {}
+    values = msgspec.structs.asdict(keys)
+    return {name: value for name, value in values.items() if bytes(value).strip() != b"null"}
+
+
+_ADAPTER_QUERY = "adapter"
+_ADAPTER_HEADER = "x-amzn-sagemaker-adapter-identifier"  # SageMaker's, for inference components with adapters
+
+
+def with_adapters(requests: Sequence[GenerationRequest], in_body: Any, http: HttpCall) -> tuple[GenerationRequest, ...]:
+    """The requests, each with the adapter that the call names for it: in the header, the query or the body, in this order.
+
+    Raises: InvalidPayload.
+    """
+    named = http.headers.get(_ADAPTER_HEADER) or http.query.get(_ADAPTER_QUERY)
+    if named is None and in_body is None:
+        return tuple(requests)
+    names = in_body if named is None and isinstance(in_body, list) else [named or in_body] * len(requests)
+    if len(names) != len(requests) or not all(isinstance(name, str) for name in names):
+        raise InvalidPayload(
+            f"Field '{ADAPTERS}' must be a name, or an array of one name for each of {len(requests)} inputs, "
+            f"got {show(in_body)}",
+            param=ADAPTERS,
+        )
+    return tuple(msgspec.structs.replace(request, adapter=name) for request, name in zip(requests, names, strict=True))
+
+
+class WithAdapters:
+    """A dialect of OpenAI's wire format that also reads LMI's adapters."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def open(self, http: HttpCall) -> Opening:
+        opening = self._dialect.open(http)
+
+        def parse() -> Call:
+            call = opening.parse()
+            requests = with_adapters(call.requests, http.field(ADAPTERS), http)
+            return msgspec.structs.replace(
+                call, requests=requests, ignored=tuple(name for name in call.ignored if name != ADAPTERS)
+            )
+
+        return msgspec.structs.replace(opening, parse=parse)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        return self._dialect.error_reply(error, http)
+
 
 FORMATTERS = ("json", "jsonlines", "sse")
 
@@ -99,18 +215,16 @@ class LmiDialect(PureDialect):
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        return error_reply(error, self._error_context(is_stream=self._asked_for_stream(http)))
+        is_stream = self._asked_for_stream(http)
+        return error_reply(error, is_stream=is_stream, is_dynamic=self.options.is_dynamic, is_tgi=self._shape.is_tgi)
 
     def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
-        context = self._error_context(is_stream=is_stream)
-        stream_error = partial(generation_body, context=context)
-        if self.options.is_dynamic or (is_stream and answer.prompts.is_array):
+        is_dynamic, is_tgi = self.options.is_dynamic, self._shape.is_tgi
+        stream_error = partial(generation_body, is_stream=is_stream, is_dynamic=is_dynamic, is_tgi=is_tgi)
+        if is_dynamic or (is_stream and answer.prompts.is_array):
             return OutputsEncoder(framing, stream_error, answer, is_v026=self._shape.is_v026)
-        is_list = answer.prompts.is_array or self._shape.is_tgi
+        is_list = answer.prompts.is_array or is_tgi
         return TokenEncoder(framing, stream_error, self._shape, answer, is_list=is_list)
-
-    def _error_context(self, *, is_stream: bool) -> ErrorContext:
-        return ErrorContext(is_stream, self.options.is_dynamic, self._shape.is_tgi)
 
     def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
         """No request can switch off streaming that the operator switched on for all dynamic requests."""
@@ -156,3 +270,60 @@ def _overruled(payload: Payload, parsed: Parsed, *, is_stream: bool) -> list[str
     if formatter is not None and (formatter not in FORMATTERS or (formatter != "json" and not is_stream)):
         names.append("output_formatter")
     return names
+
+
+WORDS = Profile(name="lmi")
+"""Its errors are told in general words."""
+
+_PAIR_KEYS = ("key", "value")
+
+
+class LmiPoolingDialect(AnsweringDialect):
+    """For models that embed or score: `inputs` in, vectors or scores out."""
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The Java engines' translator tells what the client did wrong."""
+        if isinstance(error, InvalidRequest | CapacityError):
+            return front_error(400, "TranslateException", error.message)
+        return error_reply(error)
+
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        payload = read_payload(http)
+        if payload.inputs is None:
+            raise InvalidPayload('Missing "inputs" in json.', param="inputs")
+        idle = [f"parameters.{name}" for name in payload.parameters]
+        if payload.stream is not None:
+            idle.append("stream")
+        headers = note_ignored(switches, [*payload.unknown, *idle])
+        is_scorer = self._profile.pooling.facts.kind is PoolingKind.SCORE
+        made = await (self._scores if is_scorer else self._vectors)(payload, http.request_id)
+        return json_reply(200, made, headers)
+
+    async def _vectors(self, payload: Payload, request_id: str) -> Any:
+        given = read_texts("inputs", payload.inputs, self._profile.limits, WORDS)
+        with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
+            request = EmbedRequest(texts=given.texts, request_id=request_id, truncation=Truncation.RIGHT)
+            made = await embedder(self._profile).embed(request)
+        if not given.is_list:
+            return made.values[0].tolist()
+        return await encoded_arrays(made.values, lambda _, row: row.tolist())
+
+    async def _scores(self, payload: Payload, request_id: str) -> list[float]:
+        values = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]
+        with told_as({"pairs": "inputs", "texts": "inputs"}, "inputs[{}]".format):
+            request = ScoreRequest(pairs=self._pairs(values), request_id=request_id, truncation=Truncation.RIGHT)
+            made = await scorer(self._profile).score(request)
+        scores: list[float] = made.values.tolist()
+        return scores
+
+    def _pairs(self, values: Sequence[Any]) -> list[tuple[str, str]]:
+        if not values:
+            raise WORDS.fault("inputs", "empty", "inputs must hold at least one pair, got none")
+        check_count("inputs", len(values), self._profile.limits.max_prompts, WORDS)
+        return [self._pair(f"inputs[{index}]", value) for index, value in enumerate(values)]
+
+    def _pair(self, name: str, value: Any) -> tuple[str, str]:
+        if not isinstance(value, dict) or not value.keys() >= set(_PAIR_KEYS):
+            raise WORDS.fault(name, "type", f"{name} must be an object with key and value, got {shown(value)}")
+        key, document = (read_string(f"{name}.{part}", value[part], self._profile.limits, WORDS) for part in _PAIR_KEYS)
+        return key, document

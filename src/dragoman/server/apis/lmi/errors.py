@@ -18,12 +18,6 @@ from dragoman.server.descriptions import KINDS, Content, ErrorFamily, statuses
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
 
 
-class ErrorContext(msgspec.Struct, frozen=True):
-    is_stream: bool = False
-    is_dynamic: bool = False
-    is_tgi: bool = False
-
-
 Code = Annotated[int, Meta(description="the HTTP status")]
 TgiType = Annotated[str | UnsetType, Meta(description="with tgi_compat")]
 
@@ -153,26 +147,30 @@ _TGI_TYPES: Mapping[str, str] = {
 """TGI's words for kinds; others are `validation`."""
 
 
-def error_reply(error: ServerError, context: ErrorContext) -> Reply:
+def error_reply(
+    error: ServerError, *, is_stream: bool = False, is_dynamic: bool = False, is_tgi: bool = False
+) -> Reply:
     if error.kind in FRONT_END:
         body: Body = front_end_body(error)
-    elif error.kind in _PAYLOAD and not context.is_dynamic:
+    elif error.kind in _PAYLOAD and not is_dynamic:
         body = short_body(error)
     else:
-        return json_reply(STATUSES[error.kind], generation_body(error, context))
-    return json_reply(STATUSES[error.kind], _with_tgi_fields(body, error) if context.is_tgi else body)
+        return json_reply(
+            STATUSES[error.kind], generation_body(error, is_stream=is_stream, is_dynamic=is_dynamic, is_tgi=is_tgi)
+        )
+    return json_reply(STATUSES[error.kind], _with_tgi_fields(body, error) if is_tgi else body)
 
 
-def generation_body(error: ServerError, context: ErrorContext) -> Body:
+def generation_body(error: ServerError, *, is_stream: bool, is_dynamic: bool, is_tgi: bool) -> Body:
     """A failed generation, as which a stream tells any failure: its status was sent."""
-    if context.is_dynamic:
+    if is_dynamic:
         body: Body = LmiBatchError(MODEL_ERROR, "invoke handler failure", error.message)
-    elif context.is_stream:
+    elif is_stream:
         details = FailedDetails("error", None, None)
         body = LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, MODEL_ERROR)
     else:
         body = LmiFailure("", FailedDetails("error", None, None, None), error.message, MODEL_ERROR)
-    return _with_tgi_fields(body, error) if context.is_tgi else body
+    return _with_tgi_fields(body, error) if is_tgi else body
 
 
 def _with_tgi_fields(body: Body, error: ServerError) -> Body:

@@ -32,8 +32,7 @@ from dragoman.server.api import (
     Reply,
     Runner,
 )
-from dragoman.server.apis.lmi.choose import dialect_of_body
-from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
+from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, dialect_of_body
 from dragoman.server.apis.lmi.hooks import request_io as io
 from dragoman.server.apis.lmi.hooks.functions import InputFormatter, OutputFormatter, bad_input, takes_payload
 from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks

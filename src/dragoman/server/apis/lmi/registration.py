@@ -1,22 +1,26 @@
-"""Reads a call that loads or replaces a model: LMI's parameters in the query, or a JSON body or form with the same names.
+"""Registrations of models: reads the calls that load or replace one, and remembers those that no client waits for.
 
-Sources: djl-serving's management API; SageMaker's contract for containers of multi-model endpoints (the JSON body).
+LMI's parameters are in the query, or a JSON body or form has the same names. Used by LMI's operations on models, on the
+event loop. Sources: djl-serving's management API; SageMaker's contract for containers of multi-model endpoints (the JSON
+body).
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from dragoman.errors import InvalidRequest
+from dragoman.errors import InvalidRequest, ServerError
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi_wire.body import FORM, form_fields, read_boolean, show
-from dragoman.server.hosting import ModelSource
+from dragoman.server.hosting import Changes, ModelSource, ModelState, ModelStatus
 from dragoman.server.json_body import NotJson, decode_json
+from dragoman.server.operations import Server
 
 URL, NAME, VERSION = "url", "model_name", "model_version"
 SYNCHRONOUS = "synchronous"
@@ -135,3 +139,53 @@ def _text(name: str, value: Any) -> str:
         case str() | int() | float():
             return str(value)
     raise InvalidRequest(f"Parameter {name} must be a text, a number or a boolean, got {show(value)}", param=name)
+
+
+MAX_REMEMBERED = 100  # failures; the oldest are forgotten
+
+logger = logging.getLogger("dragoman.host")
+
+
+class Scheduled:
+    def __init__(self, server: Server) -> None:
+        self._changes = server.shared(Changes.of)
+        self.statuses: dict[str, ModelStatus] = {}  # by name, in the order in which they were asked for
+
+    def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
+        self._forget_oldest()
+        self.statuses[source.name] = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
+        self._changes.start(self._run(source.name, load))
+
+    def replace(self, name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
+        """Have `change` done; if it fails, the log tells, and the model that was there stays."""
+        self._changes.start(_logged(name, change))
+
+    async def _run(self, name: str, load: Coroutine[Any, Any, ModelStatus]) -> None:
+        asked = self.statuses[name]
+        failed: ModelStatus | None = None
+        try:
+            await _logged(name, load)
+        except ServerError as error:
+            failed = replace(asked, state=ModelState.FAILED, reason=error.message)
+            raise
+        finally:
+            if self.statuses.get(name) is asked:
+                del self.statuses[name]
+                if failed is not None:
+                    self.statuses[name] = failed
+
+    def _forget_oldest(self) -> None:
+        failed = [status.name for status in self.statuses.values() if status.state is ModelState.FAILED]
+        for name in failed[: max(0, len(failed) - MAX_REMEMBERED + 1)]:
+            del self.statuses[name]
+
+
+async def _logged(name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
+    try:
+        await change
+    except ServerError as error:
+        logger.error("model %s: %s", name, error.message)
+        raise
+    except Exception:  # task boundary: nobody waits for it
+        logger.exception("model %s was not loaded", name)
+        raise

@@ -1,1 +1,0 @@
-"""LMI's front end: the steps before a call reaches a model."""
