@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.pooling.engine import PoolingEngine
-from dragoman.engine.pooling.queue import TextQueue, WaitingText
+from dragoman.engine.pooling import PoolingEngine, TextQueue, WaitingText
 from dragoman.errors import Cancelled, EngineDead, Overloaded, UnsupportedFeature
 from dragoman.types import EngineRequest, PooledText, SamplingParams
 from tests.support.patience import PATIENCE_S

@@ -19,7 +19,7 @@ BUILT_IN: Mapping[str, str] = {
     "ray": "dragoman.ray.cluster:factory",
 }
 
-POOLING = "dragoman.engine.pooling.factory:factory"
+POOLING = "dragoman.engine.pooling:factory"
 """The address of the engine for models that embed or score texts."""
 
 ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
+from dragoman.engine.beams import BeamCandidates, BeamSearch, num_candidates
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.logits_filters import ranked

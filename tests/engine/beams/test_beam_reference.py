@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
+from dragoman.engine.beams import BeamCandidates, BeamSearch, num_candidates
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import ModelOptions, load_model
 from dragoman.types import FinishReason, SamplingParams

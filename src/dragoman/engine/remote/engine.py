@@ -16,7 +16,7 @@ from itertools import count
 
 from dragoman.engine.affinity import prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, Life
-from dragoman.engine.beams.one_token import OneTokenBeams
+from dragoman.engine.beams import OneTokenBeams
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.profile import Profile

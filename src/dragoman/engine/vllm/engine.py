@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.coroutines import together
 from dragoman.engine.base import DEATHS, NOT_STARTED, Capabilities, EngineStats, EngineTools, Health, Life
-from dragoman.engine.beams.one_token import OneTokenBeams
+from dragoman.engine.beams import OneTokenBeams
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.engine.factory import EngineSetup, Progress
-from dragoman.engine.pooling.factory import LoadedPooling, PoolingFactory
+from dragoman.engine.pooling import LoadedPooling, PoolingFactory
 from dragoman.models.pooling.model import LoadedPooler
 from dragoman.tools.selftest.checks import TEXTS, Check, Encode, SelfTest
 from dragoman.types import PooledText

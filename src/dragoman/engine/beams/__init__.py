@@ -1,1 +1,0 @@
-"""Beam search, for engines that compute and for remote ones."""

@@ -1,1 +1,0 @@
-"""The engine of models that embed or score texts: batches by tokens, across requests."""
