@@ -17,8 +17,7 @@ from dragoman.cli.subcommand import ReadWords
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Capabilities
 from dragoman.engine.factory import EngineSetup
-from dragoman.engine.remote.kinds import KINDS, Kind
-from dragoman.engine.remote.profile import Profile, common
+from dragoman.engine.remote.profile import KINDS, Kind, Profile, common
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.needs import block_bytes

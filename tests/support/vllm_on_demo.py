@@ -19,9 +19,8 @@ from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Engine, EngineTools
 from dragoman.engine.factory import EngineSetup
 from dragoman.engine.vllm import factory as vllm_factory
-from dragoman.engine.vllm.engine import Driver, VllmEngine
+from dragoman.engine.vllm.engine import Driver, Gauges, VllmEngine
 from dragoman.engine.vllm.factory import capabilities_of, factory
-from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.surface import AsyncEngine
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
+from dragoman.engine.remote.answer import Retokeniser, prompt_text
 from dragoman.errors import EngineFailed, InvalidRequest, UnsupportedFeature
 from dragoman.types import FinishReason, RepetitionDetection
 from tests.contract.asking import run

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engine.remote.kinds import KINDS, TGI, UNKNOWN, Kind, kind_of
-from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.profile import KINDS, TGI, UNKNOWN, Kind, Profile, kind_of
 from dragoman.engine.remote.wire import (
     Ask,
     EventReader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.cores.topology import Topology
-from dragoman.engine.vllm.cores import divide
+from dragoman.engine.vllm.surface import divide
 
 FOUR = (frozenset({0, 4}), frozenset({1, 5}), frozenset({2, 6}), frozenset({3, 7}))
 NODES = (frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7}))

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from dragoman.engine.base import Capabilities
-from dragoman.engine.vllm.outputs import Drawn, finish_reason_of, output_of, prompt_logprobs_of, ranked, top_of
-from dragoman.engine.vllm.sampling import UNSUPPORTED, check_temperature, ending_ids, sampling_arguments
+from dragoman.engine.vllm.sequences import (
+    UNSUPPORTED,
+    Drawn,
+    check_temperature,
+    ending_ids,
+    finish_reason_of,
+    output_of,
+    prompt_logprobs_of,
+    ranked,
+    sampling_arguments,
+    top_of,
+)
 from dragoman.errors import EngineFailed, UnsupportedFeature
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 

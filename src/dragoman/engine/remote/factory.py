@@ -155,9 +155,9 @@ class LoadedRemote:
     common: Common
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        from dragoman.engine.remote.answer import Retokeniser, prompt_text
         from dragoman.engine.remote.engine import RemoteEngine, Ways
         from dragoman.engine.remote.fleet import Fleet
-        from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
         from dragoman.engine.remote.upstream import Upstream
 
         options, shared, tokenizer = self.options, self.common, self.tokenizer

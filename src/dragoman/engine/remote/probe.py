@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.remote.kinds import Kind
-from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.profile import Kind, Profile
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, Model, Trace, adapters_of, body, prompt_body
 from dragoman.errors import InvalidRequest, ServerError

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.remote.kinds import AS_TEXT, Kind, kind_of
-from dragoman.engine.remote.profile import SENT, Profile
+from dragoman.engine.remote.profile import AS_TEXT, SENT, Kind, Profile, kind_of
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, Grammar, SamplingParams, TraceContext
 

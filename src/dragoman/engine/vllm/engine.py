@@ -20,10 +20,15 @@ from dragoman.coroutines import together
 from dragoman.engine.base import DEATHS, NOT_STARTED, Capabilities, EngineStats, EngineTools, Health, Life
 from dragoman.engine.beams import OneTokenBeams
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
-from dragoman.engine.vllm.gauges import Gauges
-from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked
 from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture, placed_pictures
-from dragoman.engine.vllm.sampling import check_temperature, sampling_arguments
+from dragoman.engine.vllm.sequences import (
+    Drawn,
+    check_temperature,
+    output_of,
+    prompt_logprobs_of,
+    ranked,
+    sampling_arguments,
+)
 from dragoman.engine.vllm.surface import AsyncEngine, Surface, prepare_picture
 from dragoman.errors import (
     Cancelled,
@@ -39,9 +44,47 @@ from dragoman.errors import (
 from dragoman.models.config import ModelError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, Picture, SamplingParams
 
+_LAST = 2**31 - 1  # lower than any client's priority
 _DIED = "vLLM's engine has died; its log says why"
 
 _Queue = asyncio.Queue[EngineOutput | ServerError | None]
+
+
+class Gauges:
+    """The latest gauges of all of vLLM's schedulers, as one of its loggers. Written on the event loop, read on any thread.
+
+    `num_running`: sequences. `usage`: the share of the cache in use, 0 to 1.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, int] = {}
+        self._usage: dict[int, float] = {}
+        self.num_preemptions = 0
+
+    @property
+    def num_running(self) -> int:
+        return sum(self._running.values())
+
+    @property
+    def usage(self) -> float:
+        return sum(self._usage.values()) / max(1, len(self._usage))
+
+    def __call__(self, vllm_config: Any, engine_index: int = 0) -> Gauges:
+        """This object, which watches all engines; vLLM calls it as a factory of loggers."""
+        return self
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, engine_idx: int = 0, **others: Any) -> None:
+        if scheduler_stats is not None:
+            self._running[engine_idx] = scheduler_stats.num_running_reqs
+            self._usage[engine_idx] = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.num_preemptions += iteration_stats.num_preempted_reqs
+
+    def log(self) -> None: ...
+
+    def log_engine_initialized(self) -> None: ...
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +95,6 @@ class Driver:
     surface: Surface
     gauges: Gauges = field(default_factory=Gauges)
     num_blocks: int = 0
-
-
-_LAST = 2**31 - 1  # lower than any client's priority
 
 
 class _Words(NamedTuple):

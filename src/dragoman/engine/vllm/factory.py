@@ -15,10 +15,9 @@ from dragoman.engine.vllm import surface
 from dragoman.engine.vllm.accelerators import has_vllm, vllm_uses_gpu
 from dragoman.engine.vllm.adapters import AdapterPlan, plan_adapters
 from dragoman.engine.vllm.arguments import GIB, extra_arguments, picture_arguments, shared_arguments
-from dragoman.engine.vllm.engine import Driver, VllmEngine
-from dragoman.engine.vllm.gauges import Gauges
+from dragoman.engine.vllm.engine import Driver, Gauges, VllmEngine
 from dragoman.engine.vllm.pictures import PicturePlan, plan_pictures
-from dragoman.engine.vllm.sampling import UNSUPPORTED
+from dragoman.engine.vllm.sequences import UNSUPPORTED
 from dragoman.errors import how_to_install
 from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights

@@ -9,12 +9,12 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn, Protocol
 
-from dragoman.cores.topology import read_topology
+from dragoman.cores.topology import Topology, read_topology
 from dragoman.engine.vllm.arguments import command_words
-from dragoman.engine.vllm.cores import divide
 from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture
 from dragoman.models.vision.pixels import as_image
 from dragoman.types import Picture
@@ -26,6 +26,7 @@ ENVIRONMENT = {
 """Variables that vLLM reads, where the operator has not set them."""
 
 _CORES = "VLLM_CPU_OMP_THREADS_BIND"
+_DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _IMAGE = "image"
 _GREY = Picture(64, 64, bytes([128]) * (3 * 64 * 64), "")
 
@@ -199,6 +200,23 @@ def _division(arguments: Mapping[str, Any]) -> str | None:
         return divide(arguments, read_topology()) if is_on_cpu() else None
     except AttributeError:  # not on Linux
         return None
+
+
+def divide(arguments: Mapping[str, Any], topology: Topology) -> str | None:
+    """The value of VLLM_CPU_OMP_THREADS_BIND for these engine arguments; None if each process has a memory node.
+
+    vLLM gives each process of a spread model a node, and does not start where there are fewer nodes than processes.
+    Every process gets equally many neighbouring cores, one thread each. With fewer cores than processes it is "nobind".
+    Source: vLLM's documentation of its backend for processors.
+    """
+    num_processes = prod(int(arguments.get(name) or 1) for name in _DEGREES)
+    if num_processes <= len(topology.nodes):
+        return None
+    count = len(topology.physical) // num_processes
+    if not count:
+        return "nobind"
+    threads = [str(max(siblings)) for siblings in topology.physical]
+    return "|".join(",".join(threads[i * count : (i + 1) * count]) for i in range(num_processes))
 
 
 @contextlib.contextmanager
