@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from benchmarks.serving.model import BenchShape, weight_shapes, write_model
-from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models import ModelOptions, load_model

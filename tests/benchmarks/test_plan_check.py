@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.plan_check import Check, Seen, Turns, kept, measure, predict, summary, table, take_turns, together
 from benchmarks.serving.load import LoadFailed
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import StepWork
 from dragoman.engine.rolling.step_log import LoggedStep
 from dragoman.tools.plan.calibrate import Answer, Asked, Cases
 from dragoman.tools.plan.simulate import RequestTimes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config.kinds import CoreList
-from dragoman.cores.core_list import parse_cores, parse_nodes, show_cores
+from dragoman.cores import parse_cores, parse_nodes, show_cores
 from tests.support.tables import table
 
 

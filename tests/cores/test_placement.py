@@ -9,9 +9,7 @@ import pytest
 
 from dragoman.cli.placing import placement_of
 from dragoman.config.resolve import demo_model_dir, resolve
-from dragoman.cores.core_list import parse_cores
-from dragoman.cores.placement import CoreError, Placement, apply, place
-from dragoman.cores.topology import Topology, read_topology
+from dragoman.cores import CoreError, Placement, Topology, apply, parse_cores, place, read_topology
 from dragoman.nodes.factory import node_placements, placements_of
 from tests.support.machines import write_machine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.cores.topology import read_topology
+from dragoman.cores import read_topology
 from tests.support.machines import write_machine
 
 

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.background import BackgroundAccount, StepParts
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.pacing import BackgroundAccount, StepParts
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner

@@ -16,7 +16,7 @@ import pytest
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
+from dragoman.engine.rolling.pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.stored_prefixes.store import Storage, StoredModel

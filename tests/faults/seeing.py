@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.engine.base import PictureRules
-from dragoman.engine.rolling.pictures.embedder import PictureEmbedder, PictureTower
+from dragoman.engine.rolling.pictures import PictureEmbedder, PictureTower
 from dragoman.pictures import PictureLoader
 from dragoman.server.generation.pictures import Loader, PicturePrompts
 from tests.pictures.drawing import png

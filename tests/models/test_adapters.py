@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions

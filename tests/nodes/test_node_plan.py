@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.config.sources import Given
-from dragoman.cores.placement import Placement
+from dragoman.cores import Placement
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineFactory, EngineSetup, LoadedEngine
 from dragoman.nodes.factory import NodesFactory

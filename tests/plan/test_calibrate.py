@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import StepWork
 from dragoman.tools.plan.calibrate import Answer, Asked, CalibrationFailed, Cases, ask_all, costs_of
 from dragoman.tools.plan.costs import StepCosts
 from dragoman.tools.plan.simulate import Replica

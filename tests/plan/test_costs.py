@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch, StepWork
 from dragoman.tools.plan.costs import (
     CostsError,
     MeasuredStep,

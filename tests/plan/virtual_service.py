@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
-from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import ForwardBatch, StepWork
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.step_log import LoggedStep

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dragoman.cli.node_process import NodeRequests
 from dragoman.config.resolve import demo_model_dir, resolve
-from dragoman.cores.placement import Placement
+from dragoman.cores import Placement
 from dragoman.engine.base import AdapterLoading, Engine
 from dragoman.engine.spread import Description
 from dragoman.errors import EngineDead

@@ -24,7 +24,7 @@ from dragoman.engine.renewable import RenewableEngine
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
+from dragoman.engine.rolling.pictures import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server import apis

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from dragoman.cores.core_list import Cores, parse_cores
+from dragoman.cores import Cores, parse_cores
 
 
 def allowed_cores(pid: int) -> Counter[Cores]:

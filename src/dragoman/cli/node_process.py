@@ -20,8 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dragoman.config.resolve import ConfigError
-from dragoman.cores.core_list import parse_cores
-from dragoman.cores.placement import Placement, apply
+from dragoman.cores import Placement, apply, parse_cores
 from dragoman.engine.base import TellingProgress, deliver
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import EngineFailed, ServerError

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dragoman.config.resolve import Config
-from dragoman.cores.core_list import Cores, parse_cores
-from dragoman.cores.placement import CoreError, Placement, apply, place
-from dragoman.cores.topology import Topology, read_topology
+from dragoman.cores import CoreError, Cores, Placement, Topology, apply, parse_cores, place, read_topology
 
 
 def choose_cores(config: Config) -> str:

@@ -22,7 +22,7 @@ from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore
 from dragoman.config.sources import environment
-from dragoman.cores.placement import applied
+from dragoman.cores import applied
 from dragoman.engine.factory import Progress
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger

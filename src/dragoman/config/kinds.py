@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dragoman.cores.core_list import parse_nodes, show_cores
+from dragoman.cores import parse_nodes, show_cores
 from dragoman.hub.names import FORM, hub_model
 from dragoman.parameters import DURATION, PARAMETERS, Bounds, neutral_value, seconds_of
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from dragoman.cores.placement import enter_kernels
+from dragoman.cores import enter_kernels
 from dragoman.engine.base import DEATHS, Life
 from dragoman.errors import EngineDead
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from dragoman.config.options import OPTIONS, UpstreamSettings
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
-from dragoman.cores.placement import applied, on_kernel_cores
+from dragoman.cores import applied, on_kernel_cores
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import (
     POOLING,

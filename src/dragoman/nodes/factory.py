@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.config.resolve import Config
-from dragoman.cores.core_list import parse_cores, parse_nodes
-from dragoman.cores.placement import CoreError, Placement, applied, place
-from dragoman.cores.topology import Topology, read_topology
+from dragoman.cores import CoreError, Placement, Topology, applied, parse_cores, parse_nodes, place, read_topology
 from dragoman.engine.base import EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineFactory, EngineOptionError, EngineSetup
 from dragoman.nodes.engine import Node, NodesEngine

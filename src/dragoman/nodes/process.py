@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.cores.core_list import Cores, show_cores
-from dragoman.cores.placement import Placement
+from dragoman.cores import Cores, Placement, show_cores
 from dragoman.models.config import ModelError
 from dragoman.nodes.messages import Build, Built, Load, Loaded, Loading, Refused, packed, read
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.engine.rolling.adapters.bank import AdapterBank
-from dragoman.engine.rolling.adapters.table import AdapterTable
+from dragoman.engine.rolling.adapters import AdapterBank, AdapterTable
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions

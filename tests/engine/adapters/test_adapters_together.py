@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dragoman.config.bundled import BUNDLED
-from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
+from dragoman.engine.rolling.pictures import PictureEmbedder
 from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded
 from dragoman.models.facts import PictureFacts
 from dragoman.types import Detail, Picture, PictureSpan

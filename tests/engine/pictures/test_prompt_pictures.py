@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
+from dragoman.engine.rolling.pictures import EmbeddedPicture, PromptPictures
 from dragoman.errors import InvalidRequest
 from dragoman.models import ModelOptions
 from dragoman.models.facts import PictureFacts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
+from dragoman.engine.rolling.pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.errors import CapacityError

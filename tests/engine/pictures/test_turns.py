@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 
-from dragoman.engine.rolling.pictures.turns import Turn, Turns
+from dragoman.engine.rolling.pictures import Turn, Turns
 
 LONG_S = 3600.0  # nobody gives up
 

@@ -11,8 +11,8 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
+from dragoman.engine.rolling.pacing import Pacer
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import AddRequest, Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats

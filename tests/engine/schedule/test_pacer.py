@@ -10,8 +10,8 @@ import pytest
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.pacing import Pacer
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.pacer import Pacer
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.cores.topology import Topology
+from dragoman.cores import Topology
 from dragoman.engine.vllm.surface import divide
 
 FOUR = (frozenset({0, 4}), frozenset({1, 5}), frozenset({2, 6}), frozenset({3, 7}))

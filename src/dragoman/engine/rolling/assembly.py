@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from dragoman.engine.base import EngineTools
 from dragoman.engine.factory import EngineOptionError
-from dragoman.engine.rolling.adapters.bank import AdapterBank
-from dragoman.engine.rolling.adapters.table import AdapterTable
+from dragoman.engine.rolling.adapters import AdapterBank, AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.needs import adapter_slots, limits_of
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
+from dragoman.engine.rolling.pictures import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer

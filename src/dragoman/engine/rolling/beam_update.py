@@ -7,7 +7,7 @@ steps, or be preempted.
 from __future__ import annotations
 
 from dragoman.engine.beams import Hypothesis
-from dragoman.engine.rolling.beams.beam_rows import BeamGroup, BeamRow, FinishedBeam
+from dragoman.engine.rolling.beam_rows import BeamGroup, BeamRow, FinishedBeam
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from dragoman.types import EngineOutput, FinishReason

@@ -17,15 +17,15 @@ from time import perf_counter, time
 
 import msgspec
 
-from dragoman.engine.rolling.beams.beam_rows import BeamGroup
+from dragoman.engine.rolling.beam_rows import BeamGroup
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner
+from dragoman.engine.rolling.pacing import Pacer
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
-from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, SequenceStatus, end_reasons

@@ -22,12 +22,11 @@ import msgspec
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
 from dragoman.engine.life import OnThread
-from dragoman.engine.rolling.adapters.table import AdapterTable
+from dragoman.engine.rolling.adapters import AdapterTable
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore, RunBetween, due_on
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
-from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
+from dragoman.engine.rolling.pictures import PictureEmbedder, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, Due

@@ -13,9 +13,9 @@ from enum import Enum, auto
 
 import msgspec
 
-from dragoman.engine.rolling.beams.beam_rows import BeamGroup
+from dragoman.engine.rolling.beam_rows import BeamGroup
 from dragoman.engine.rolling.blocks.block_manager import extend_digests, root_digest
-from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
+from dragoman.engine.rolling.pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import (

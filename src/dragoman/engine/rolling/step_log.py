@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.factory import EngineOptionError
-from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner, StepWork
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dragoman.engine.rolling.beam_rows import BeamRow, sample_with_beams
 from dragoman.engine.rolling.beam_update import BeamUpdater
-from dragoman.engine.rolling.beams.beam_rows import BeamRow, sample_with_beams
 from dragoman.engine.rolling.forward.batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState

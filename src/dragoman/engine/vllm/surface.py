@@ -13,7 +13,7 @@ from math import prod
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn, Protocol
 
-from dragoman.cores.topology import Topology, read_topology
+from dragoman.cores import Topology, read_topology
 from dragoman.engine.vllm.arguments import command_words
 from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture
 from dragoman.models.vision.pixels import as_image

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import StepWork
 
 Array = npt.NDArray[np.float64]
 

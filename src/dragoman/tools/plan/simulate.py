@@ -18,8 +18,7 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.rolling.blocks.block_manager import CachePool, blocks_for, most_blocks
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
-from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.forward.runner import ForwardBatch, StepWork
 from dragoman.engine.rolling.needs import expected_engine, settled_options
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest

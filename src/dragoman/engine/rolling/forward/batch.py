@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.background import Room, StepParts
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Copies
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch, PictureInputs
+from dragoman.engine.rolling.pacing import Room, StepParts
 from dragoman.engine.rolling.sequence import NO_SLOT, Sequence
 
 _MIN_ROWS = 256

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES

@@ -87,3 +87,27 @@ class ModelRunner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work of a step. `contexts`: by cache kind, the tokens that decoding sequences read.
+
+    `pairs`: by cache kind, the (token, seen token) pairs of pieces of prompts.
+    """
+
+    num_tokens: int
+    num_rows: int
+    contexts: tuple[float, ...]
+    pairs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, batch: ForwardBatch) -> StepWork:
+        lengths = np.diff(batch.subsequence_begins)
+        decodes = lengths == 1
+        contexts, pairs = [], []
+        for tables in (batch, *batch.more_tables):
+            contexts.append(float(tables.past_lens[decodes].sum() + decodes.sum()))
+            seen = lengths * (tables.past_lens + (lengths + 1) / 2)
+            pairs.append(float(seen[~decodes].sum()))
+        return cls(len(batch.input_ids), len(batch.logit_indices), tuple(contexts), tuple(pairs))

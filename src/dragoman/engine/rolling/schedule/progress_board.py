@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 
 from dragoman.engine.base import PromptProgress
+from dragoman.engine.rolling.pacing import Pacer
 from dragoman.engine.rolling.schedule.capacity import Admission
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
-from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.sequence import Sequence
 
 _LEAST_S = 0.25  # between two updates

@@ -6,7 +6,7 @@ from dragoman.engine.rolling.blocks.block_manager import longest_chunk
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
-from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
+from dragoman.engine.rolling.pictures import PromptPictures
 from dragoman.engine.rolling.sequence import Sequence, SequenceStatus
 from dragoman.engine.rolling.stored_prefixes.loads import Loads
 from dragoman.errors import CapacityError

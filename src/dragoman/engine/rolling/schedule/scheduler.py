@@ -3,7 +3,7 @@
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
 difference. Sequences are ranked by priority, then by the order in which their requests began; `fair_queue` orders the
 others. The first sequence is never preempted, so it always advances. The background ranks last and uses what
-`background` leaves of each step.
+`pacing` leaves of each step.
 
 Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
 """
@@ -17,15 +17,14 @@ from itertools import chain, count
 from operator import attrgetter
 from time import perf_counter
 
-from dragoman.engine.rolling.background import BackgroundAccount
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.pacing import BackgroundAccount, Pacer
 from dragoman.engine.rolling.schedule.capacity import Admission
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
-from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.prompts import Pieces, Prefixes
 from dragoman.engine.rolling.schedule.suspects import Suspects

@@ -1,1 +1,0 @@
-"""Cores of kernels and of HTTP: lists, topology, and which threads run where."""

@@ -1,1 +1,0 @@
-"""The adapters of a rolling engine: their matrices, and their use by requests."""

@@ -1,1 +1,0 @@
-"""Beam search: a beam's candidates, and the state of a search."""
