@@ -12,8 +12,7 @@ import sys
 from dataclasses import dataclass
 
 from dragoman.engine.rolling.blocks.block_manager import blocks_for, most_blocks
-from dragoman.engine.rolling.cache_size import CacheShape, CacheUse, choose_num_blocks
-from dragoman.engine.rolling.needs import block_bytes
+from dragoman.engine.rolling.needs import CacheShape, CacheUse, block_bytes, choose_num_blocks
 from dragoman.models import BLOCK_SIZE
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool, longest_chunk, longest_sequence, most_blocks
-from dragoman.engine.rolling.cache_size import CacheShape, CacheUse, choose_num_blocks, is_scarce
+from dragoman.engine.rolling.needs import CacheShape, CacheUse, choose_num_blocks, is_scarce
 
 KIB = 1024
 MIB = 1024**2

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sample.token_repeats import Breakers, TokenRepeats
+from dragoman.engine.rolling.sample.sampler_state import Breakers, TokenRepeats
 from dragoman.types import SequenceBreaker
 from tests.support.sampling import make_state
 from tests.support.tiers import examples

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, LogitsProcessor, grammar_mask
-from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
+from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, LogitsProcessor, MaskPrefetcher, grammar_mask
 from dragoman.engine.rolling.sample.sampler import Sampler
 from tests.support.maskers import ByForks
 from tests.support.sampling import make_state, row_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.sample.random_stream import philox4x32, uniforms
+from dragoman.engine.rolling.sample.sampler import philox4x32, uniforms
 from tests.support.sampling import chi_square, chi_square_limit
 
 # Known answers of philox4x32-10, published with Random123 (kat_vectors): counter, key, expected words.

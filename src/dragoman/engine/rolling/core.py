@@ -26,7 +26,7 @@ from dragoman.engine.rolling.pacing import Pacer
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
-from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
+from dragoman.engine.rolling.schedule.outlook import ProgressBoard
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer

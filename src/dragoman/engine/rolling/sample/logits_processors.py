@@ -1,19 +1,23 @@
 """Processors that change logits in place: penalties, DRY, bias and masks. Called by the sampler on the engine thread.
 
-A processor gets only the rows that use it, so an unused one costs nothing.
+A processor gets only the rows that use it, so an unused one costs nothing. Grammars' masks are computed during the
+forward pass, on a worker thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
 from dragoman.engine.rolling.sample.logits_filters import keep_only
-from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
-from dragoman.grammar.bitmask import ids_of
+from dragoman.grammar.bitmask import MaskWords, ids_of
+from dragoman.histogram import SECONDS, Histogram
+from dragoman.types import TokenMasker
 
 NEG_INF = np.float32(-np.inf)
 _NO_IDS = np.zeros(0, dtype=np.int64)
@@ -131,6 +135,73 @@ PROCESSORS: Mapping[str, LogitsProcessor] = {
     ),
 }
 """The processors in the order they are applied; a grammar's mask follows."""
+
+
+# --- grammars' masks --------------------------------------------------------------------------------------------------
+
+
+def compute_masks(masker: TokenMasker, ids_ahead: Sequence[int], vocab_size: int) -> MaskWords:
+    """The tokens a grammar allows next, and after each of these tokens, as bits [1 + len(ids), ceil(V / 32)]."""
+    words = np.zeros((1 + len(ids_ahead), -(-vocab_size // 32)), dtype="<u4")
+    if ids_ahead:
+        masker.fill_masks(words, ids_ahead)
+    else:
+        masker.fill_mask(words[0])
+    return words
+
+
+class MaskPrefetcher:
+    """The masks for the next sampling. `wait_s`: seconds that sampling waited for each mask.
+
+    Between `start` and `take` only the worker uses a state's grammar: no tokens are appended during a forward. The
+    states after a sequence's guesses share one grammar state: copying it for each takes longer with the answer's length.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._worker: ThreadPoolExecutor | None = None
+        self._pending: dict[int, Future[MaskWords]] = {}  # by the state's identity
+        self.wait_s = Histogram(SECONDS)
+
+    def start(self, states: Sequence[SamplerState]) -> None:
+        """Start computing the masks; drops those of a failed step. States ahead of another one follow it, in order."""
+        if self._pending:
+            wait(set(self._pending.values()))
+            self._pending.clear()
+        run: list[SamplerState] = []
+        for state in states:
+            if run and not state.ids_ahead:
+                self._submit(run)
+                run = []
+            if state.masker is not None:
+                run.append(state)
+        if run:
+            self._submit(run)
+
+    def take(self, state: SamplerState) -> MaskWords:
+        """The state's mask [ceil(V / 32)]: the prefetched one, or computed now. Raises: its grammar's errors."""
+        begin_s = perf_counter()
+        prepared = self._pending.pop(id(state), None)
+        if prepared is not None:
+            masks = prepared.result()
+        else:
+            assert state.masker is not None
+            masks = compute_masks(state.masker, state.ids_ahead, self._vocab_size)
+        self.wait_s.add(perf_counter() - begin_s)
+        mask: MaskWords = masks[len(state.ids_ahead)]
+        return mask
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.shutdown(cancel_futures=True)
+            self._worker = None
+
+    def _submit(self, run: Sequence[SamplerState]) -> None:
+        self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="dragoman-masks")
+        last = run[-1]
+        assert last.masker is not None
+        masks = self._worker.submit(compute_masks, last.masker, last.ids_ahead, self._vocab_size)
+        self._pending.update(dict.fromkeys(map(id, run), masks))
 
 
 def grammar_mask(prefetcher: MaskPrefetcher) -> LogitsProcessor:

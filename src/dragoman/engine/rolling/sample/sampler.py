@@ -22,12 +22,20 @@ from dragoman.engine.rolling.sample.logits_filters import (
     ranked,
     without_top_choices,
 )
-from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, force_token, grammar_mask
-from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
-from dragoman.engine.rolling.sample.random_stream import uniforms
+from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, MaskPrefetcher, force_token, grammar_mask
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
 from dragoman.histogram import Histogram
 from dragoman.types import LOWEST_LOGPROB, AnswerWatch, EngineRequest, Logprob, PromptLogprob, TokenMasker
+
+UInt64Array = npt.NDArray[np.uint64]
+
+_ROUNDS = 10
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
+_KEY_STEPS = np.array([0x9E3779B9, 0xBB67AE85], dtype=np.uint64)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_SHIFT_32 = np.uint64(32)
+_SEED_MASK = (1 << 64) - 1
+
 
 _FOR_XTC = 1  # the purpose of a random number
 _LARGEST_LOGIT = float(np.finfo(np.float32).max)
@@ -311,3 +319,39 @@ def _repair(logits_row: FloatArray, state: SamplerState, untouched: FloatArray |
         logits_row[state.plan.rescue_ids] = 0.0
     else:
         logits_row[:] = _finite(logits_row if untouched is None else untouched)
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
+
+
+def philox4x32(counters: UInt64Array, keys: UInt64Array) -> UInt64Array:
+    """Four random 32-bit words per row, in 64-bit integers. Shapes: counters [4, R], keys [2, R]; returns [4, R].
+
+    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3: Philox4x32-10.
+    """
+    rounds = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None]
+    schedule = (keys[None] + rounds * _KEY_STEPS[None, :, None]) & _LOW_32  # [rounds, 2, R]
+    even, odd = counters[0::2], counters[1::2]
+    for round_keys in schedule:
+        product = even * _MULTIPLIERS
+        # [::-1]: each half is mixed with the product of the other half
+        even = (product >> _SHIFT_32)[::-1] ^ odd ^ round_keys
+        odd = (product & _LOW_32)[::-1]
+    return np.stack([even[0], odd[0], even[1], odd[1]])
+
+
+def uniforms(
+    seeds: Sequence[int], sequence_indices: Sequence[int], positions: Sequence[int], purpose: int = 0
+) -> npt.NDArray[np.float64]:
+    """One number in [0, 1) per row, with 53 random bits. Seeds are taken modulo 2**64.
+
+    By a counter instead of a state: preemption and other requests of a batch cannot change the numbers.
+    `positions` count generated tokens. Numbers for different purposes are independent.
+    """
+    keys = np.array([seed & _SEED_MASK for seed in seeds], dtype=np.uint64)
+    counters = np.zeros((4, len(seeds)), dtype=np.uint64)
+    counters[0], counters[1], counters[2] = positions, purpose, sequence_indices
+    words = philox4x32(counters, np.stack([keys & _LOW_32, keys >> _SHIFT_32]))
+    high, low = words[0] >> np.uint64(5), words[1] >> np.uint64(6)
+    numbers: npt.NDArray[np.float64] = (high * np.float64(1 << 26) + low) * np.float64(2.0**-53)
+    return numbers

@@ -22,12 +22,10 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.pacing import BackgroundAccount, Pacer
 from dragoman.engine.rolling.schedule.capacity import Admission
+from dragoman.engine.rolling.schedule.exclusions import MaskTurns, Suspects
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
-from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
-from dragoman.engine.rolling.schedule.outlook import Outlook
-from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
+from dragoman.engine.rolling.schedule.outlook import Outlook, ProgressBoard
 from dragoman.engine.rolling.schedule.prompts import Pieces, Prefixes
-from dragoman.engine.rolling.schedule.suspects import Suspects
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
