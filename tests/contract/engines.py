@@ -21,7 +21,7 @@ from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.factory import LoadedRolling, factory
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner

@@ -8,7 +8,7 @@ from dragoman.engine.rolling.blocks.eviction import EvictionOrder
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceStatus
-from dragoman.engine.rolling.stored_prefixes.loads import Loads
+from dragoman.engine.rolling.stored_prefixes.loading import Loads
 
 
 def check_core(core: EngineCore) -> None:

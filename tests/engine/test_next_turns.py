@@ -20,7 +20,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.needs import limits_of, prefix_cache_mode
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.kernels import presence
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.ir.read import read_ir

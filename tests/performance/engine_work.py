@@ -14,10 +14,8 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
-from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer, RecentTextsProposer
+from dragoman.engine.rolling.speculate.proposer import ForcedTokensProposer, Proposer
 from dragoman.errors import ServerError
 from dragoman.types import EngineRequest, SamplingParams
 from tests.performance.counter import InstructionCounter

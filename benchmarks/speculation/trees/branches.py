@@ -16,13 +16,10 @@ from operator import mul
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
-from dragoman.engine.rolling.speculate.acceptance import Acceptance
-from dragoman.engine.rolling.speculate.copy_cursor import copied_evidence
-from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer, RecentTextsProposer, copied_evidence
+from dragoman.engine.rolling.speculate.estimates import Acceptance
 from dragoman.engine.rolling.speculate.match_finder import MAX_LENGTH
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, Proposal, Wish
-from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, ForcedTokensProposer, Proposal, Wish
 from dragoman.types import EngineRequest, SamplingParams, TokenMasker
 
 _MOST_PLACES = 64  # of the last token, the latest first

@@ -17,7 +17,7 @@ from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeModel, FakeRunner, last_logits

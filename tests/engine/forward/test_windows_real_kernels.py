@@ -17,8 +17,8 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model

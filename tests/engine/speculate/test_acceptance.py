@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.engine.rolling.speculate.acceptance import Acceptance
+from dragoman.engine.rolling.speculate.estimates import Acceptance
 from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, evidence
 
 COPY = evidence(Basis.OWN_TEXT, 4)

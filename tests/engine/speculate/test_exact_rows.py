@@ -24,11 +24,9 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer, RecentTextsProposer
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
-from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.proposer import ForcedTokensProposer, Proposer, Wish
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer

@@ -13,8 +13,7 @@ from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
-from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
-from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
+from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, ForcedTokensProposer, Proposal, Wish, evidence
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.tokenizer.answer_watch import AnswerWatch
 from dragoman.tokenizer.base import TokenPieces

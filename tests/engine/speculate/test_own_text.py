@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 from tests.engine.naive import make_request
 

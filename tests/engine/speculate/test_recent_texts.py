@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
+from dragoman.engine.rolling.speculate.copied_text import RecentTextsProposer
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
-from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from tests.engine.naive import make_request
 
 PASSAGE = list(range(100, 140))

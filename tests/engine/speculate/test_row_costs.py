@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.speculate.row_costs import RowCosts, size_of
+from dragoman.engine.rolling.speculate.estimates import RowCosts, size_of
 
 
 def measured(*steps: tuple[int, float], costs: RowCosts | None = None) -> RowCosts:

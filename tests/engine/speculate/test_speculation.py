@@ -15,7 +15,7 @@ from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
 from dragoman.engine.rolling.speculate.speculation import MAX_DRAFT_TOKENS
 from dragoman.errors import EngineFailed

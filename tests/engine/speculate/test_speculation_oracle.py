@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer, RecentTextsProposer
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.proposer import ForcedTokensProposer, Proposer
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request

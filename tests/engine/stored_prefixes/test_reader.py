@@ -10,8 +10,7 @@ import numpy as np
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import FreshBlock
-from dragoman.engine.rolling.stored_prefixes.loads import ReadCosts
-from dragoman.engine.rolling.stored_prefixes.reader import Reader, Reading
+from dragoman.engine.rolling.stored_prefixes.loading import ReadCosts, Reader, Reading
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore
 
 NUM_BLOCKS = 12

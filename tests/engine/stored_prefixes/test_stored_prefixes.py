@@ -13,7 +13,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.stored_prefixes.loads import ReadCosts
+from dragoman.engine.rolling.stored_prefixes.loading import ReadCosts
 from dragoman.engine.rolling.stored_prefixes.store import Storage, StoredModel
 from dragoman.errors import DeadlineTooShort
 from dragoman.types import ContextShift, EngineRequest

@@ -8,9 +8,9 @@ from time import monotonic
 import pytest
 
 from dragoman.engine.rolling.stats import StoredCounts
-from dragoman.engine.rolling.stored_prefixes import writer as writer_module
+from dragoman.engine.rolling.stored_prefixes import writing as writer_module
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.engine.rolling.stored_prefixes.writer import Writer
+from dragoman.engine.rolling.stored_prefixes.writing import Writer
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore
 from tests.support.patience import PATIENCE_S
 

@@ -15,14 +15,11 @@ from dragoman.engine.rolling.needs import adapter_slots, limits_of
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer, RecentTextsProposer
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
-from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.proposer import ForcedTokensProposer, Proposer
 from dragoman.engine.rolling.step_log import StepLog
-from dragoman.engine.rolling.stored_prefixes.opening import Stored
-from dragoman.engine.rolling.stored_prefixes.store import Storage
+from dragoman.engine.rolling.stored_prefixes.store import Storage, Stored
 from dragoman.models import LoadedModel
 
 _ATTENTION_FACTOR = 2.5

@@ -38,7 +38,7 @@ class RollingConfig:
 
     `prefix_cache`: the blocks that later prompts reuse: of prompts, also of answers (`all`), or none. With `all`, bits
     stay the same only if decoding writes the same as a prompt. `max_prompt_logprob_rows`: per step. `max_slowdown`: see
-    `pacer`; 0 = no limit. `assumed_output_tokens`: the length of answers before any are known. `max_model_len` None =
+    `pacing`; 0 = no limit. `assumed_output_tokens`: the length of answers before any are known. `max_model_len` None =
     the model's.
 
     `repeats_steps`: a step may be computed again after a failure; False if layers only keep what the next step needs.

@@ -10,9 +10,11 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
 
 from dragoman.engine.base import EngineTools, MemoryNeeds, PictureRules
-from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
+from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup, Progress
 from dragoman.engine.rolling.needs import (
     adapter_bytes,
     cache_shape,
@@ -25,13 +27,20 @@ from dragoman.engine.rolling.needs import (
     settled_options,
 )
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.engine.rolling.stored_prefixes.opening import Stored, fact_of, offer_of, open_store, stored_model
+from dragoman.engine.rolling.stored_prefixes.store import Stored, StoredModel
+from dragoman.files.model_texts import model_name
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
+from dragoman.models.identity import model_identity
+from dragoman.models.profile import computes_alike
+from dragoman.models.runtime.kept_name import code_digest
+from dragoman.prefix_store import BlockStore, StoreError
 
 logger = logging.getLogger(__name__)
 
+_GB = 1e9
+_OFFERED_GB = 10
 _REUSED = {
     "all": "prefix cache of prompts and answers",
     "prompt": "prefix cache of prompts",
@@ -134,6 +143,40 @@ def _room_of(num_blocks: int, kind: CacheKind) -> str:
     if kind.has_states:
         return f"{num_blocks} states"
     return f"{num_blocks * BLOCK_SIZE} tokens" + (f" in windows of {kind.window}" if kind.window else "")
+
+
+# --- the store of prompts on disk -------------------------------------------------------------------------------------
+
+
+def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
+    """`contents`: see `model_identity`."""
+    code = code_digest(resources.files("dragoman.engine.rolling.forward"))
+    facts, profile = model.facts, model.profile
+    # decoded blocks with other rounding need another name
+    mode = None if computes_alike(facts, profile) else prefix_cache_mode(options, facts, profile)
+    return StoredModel(model_identity(model, contents, code, mode), model_name(model_dir))
+
+
+def open_store(options: RollingOptions) -> BlockStore:
+    """Raises: EngineOptionError if the store's directory cannot be used."""
+    directory, most_gb = options.prefix_store_dir, options.prefix_store_gb
+    assert directory is not None
+    assert most_gb is not None
+    try:
+        return BlockStore.open(directory, int(most_gb * _GB))
+    except StoreError as error:
+        raise EngineOptionError("prefix_store_dir", str(error)) from error
+
+
+def offer_of(block_bytes: int, block_size: int) -> str:
+    """One line on the benefit of a store. `block_bytes`: of all cache kinds together."""
+    num_tokens = int(_OFFERED_GB * _GB / block_bytes) * block_size
+    return f"no prefix store; --prefix-store-gb {_OFFERED_GB} would keep {num_tokens:,} tokens on disk"
+
+
+def fact_of(options: RollingOptions, store: BlockStore) -> str:
+    held = store.stats().bytes / _GB
+    return f"prompts on disk: {held:.1f} of {options.prefix_store_gb:g} GB in {options.prefix_store_dir}"
 
 
 factory = RollingFactory()

@@ -48,7 +48,7 @@ class ForwardBatch(BlockTables):
     out blocks that none of the tokens sees; `past_lens` then counts from the first block that is left, `position_ids`
     does not.
 
-    `regimes` [T]: 1 in the long regime. `num_padding`: dummy rows that only save time (see `speculate.row_costs`).
+    `regimes` [T]: 1 in the long regime. `num_padding`: dummy rows that only save time (see `speculate.estimates`).
     `adapter_slots` [T]: NO_SLOT = no adapter. Source: the inputs of OpenVINO's paged-attention op.
     """
 

@@ -8,7 +8,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.pictures import PromptPictures
 from dragoman.engine.rolling.sequence import Sequence, SequenceStatus
-from dragoman.engine.rolling.stored_prefixes.loads import Loads
+from dragoman.engine.rolling.stored_prefixes.loading import Loads
 from dragoman.errors import CapacityError
 
 

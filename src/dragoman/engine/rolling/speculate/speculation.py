@@ -24,10 +24,8 @@ from dragoman.engine.rolling.config import SpeculationConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.sequence import Sequence
-from dragoman.engine.rolling.speculate.acceptance import Acceptance
-from dragoman.engine.rolling.speculate.draft_depth import DraftDepth
+from dragoman.engine.rolling.speculate.estimates import Acceptance, DraftDepth, RowCosts
 from dragoman.engine.rolling.speculate.proposer import NOTHING, NUM_STRENGTHS, Basis, Proposal, Proposer, Wish
-from dragoman.engine.rolling.speculate.row_costs import RowCosts
 from dragoman.types import Limits
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,13 @@ class StoredModel:
     def namespace(self) -> bytes:
         """A prefix of keys that separates the models of a store."""
         return blake2b(self.identity.encode(), digest_size=_KEY_BYTES).digest()
+
+
+class Stored(NamedTuple):
+    """An open store, and the model whose blocks go there."""
+
+    store: BlockStore
+    model: StoredModel
 
 
 class Storage:

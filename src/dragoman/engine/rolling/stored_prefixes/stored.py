@@ -9,15 +9,13 @@ from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.stats import StoredCounts
-from dragoman.engine.rolling.stored_prefixes.keeper import Keeper
-from dragoman.engine.rolling.stored_prefixes.loads import Loads, Post
-from dragoman.engine.rolling.stored_prefixes.reader import Reader
+from dragoman.engine.rolling.stored_prefixes.loading import Loads, Post, Reader
 from dragoman.engine.rolling.stored_prefixes.store import Storage
-from dragoman.engine.rolling.stored_prefixes.writer import Writer
+from dragoman.engine.rolling.stored_prefixes.writing import Keeper, Writer
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S = 5.0  # at the end, for unwritten blocks; most are written by then, see `keeper`
+FLUSH_S = 5.0  # at the end, for unwritten blocks; most are written by then, see `writing`
 
 
 class StoredPrefixes:

@@ -1,14 +1,80 @@
-"""Estimates the seconds of decode steps by their rows, learned from durations. On the engine thread.
+"""Estimates for speculation, learned from past steps: how often guesses hold, and the seconds of steps by their rows.
 
-The estimate is a line through two points: the fewest and the most rows that were measured recently. Each row also reads
-its sequence's context. A step with another number of rows than the one before makes the runtime prepare its kernels
-again. Slow steps are due to other work on the machine, so the quicker durations count, and old ones are forgotten.
+On the engine thread.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
+
+from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis
+
+_MEMORY = 0.98  # weight of earlier judgements, per guess with the same evidence
+_PRIOR_WEIGHT = 4.0  # judged guesses that the prior counts as
+_SEQUENCE_MEMORY = 0.88  # weight per sequence: texts change their nature
+_SEQUENCE_WEIGHT = 1.5
+_MOST = 0.995  # only a forced token is certain
+
+
+# Shares of copied guesses that held, by the number of equal tokens before them, over five kinds of text: chat, summaries,
+# edits, JSON, tool calls. Kinds differ as much as strengths do, so the prior counts little.
+_OWN_TEXT = ((1, 0.45), (2, 0.5), (3, 0.7), (4, 0.8), (8, 0.87), (16, 0.92), (31, 0.97))
+_RECENT_TEXT = ((1, 0.35), (2, 0.3), (3, 0.5), (4, 0.65), (8, 0.77), (16, 0.85), (31, 0.92))
+_GRAMMAR = ((0, 0.65), (1, 0.97))  # by whether the last forced token may be the start of a longer one
+
+
+def _prior(basis: int, strength: int) -> float:
+    if basis == Basis.FORCED:
+        return 1.0
+    if basis == Basis.DRAFT_MODEL:
+        return 0.1 + 0.85 * strength / (NUM_STRENGTHS - 1)
+    known = {Basis.OWN_TEXT: _OWN_TEXT, Basis.RECENT_TEXT: _RECENT_TEXT, Basis.GRAMMAR: _GRAMMAR}[Basis(basis)]
+    return max((share for least, share in known if strength >= least), default=known[0][1])
+
+
+class Acceptance:
+    """Shares of guesses that held, by `proposer.evidence`: for the engine, and relative to it for each sequence.
+
+    Learned by comparing guesses with the sequences' next tokens.
+    """
+
+    def __init__(self) -> None:
+        kinds = [(basis, strength) for basis in range(len(Basis)) for strength in range(NUM_STRENGTHS)]
+        self._held = [_PRIOR_WEIGHT * _prior(*kind) for kind in kinds]
+        self._judged = [_PRIOR_WEIGHT] * len(kinds)
+        self._shares = [held / _PRIOR_WEIGHT for held in self._held]
+        # By sequence and basis: held guesses, and their expected number by the shares alone; both fade.
+        self._own: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def factor(self, sequence_id: int, evidence: int) -> float:
+        """The factor by which this sequence's guesses of a basis hold more often than others; 1 = as often."""
+        held, expected = self._own.get((sequence_id, evidence // NUM_STRENGTHS), (0.0, 0.0))
+        return (held + _SEQUENCE_WEIGHT) / (expected + _SEQUENCE_WEIGHT)
+
+    def share(self, evidence: int, factor: float) -> float:
+        """The probability that a guess holds if all before it do. `factor`: its sequence's."""
+        if evidence < NUM_STRENGTHS:  # Basis.FORCED
+            return 1.0
+        return min(self._shares[evidence] * factor, _MOST)
+
+    def judge(self, sequence_id: int, evidence: int, *, holds: bool) -> None:
+        if evidence < NUM_STRENGTHS:
+            return
+        share = self._shares[evidence]
+        self._held[evidence] = self._held[evidence] * _MEMORY + holds
+        self._judged[evidence] = self._judged[evidence] * _MEMORY + 1.0
+        self._shares[evidence] = self._held[evidence] / self._judged[evidence]
+        key = (sequence_id, evidence // NUM_STRENGTHS)
+        held, expected = self._own.get(key, (0.0, 0.0))
+        self._own[key] = (held * _SEQUENCE_MEMORY + holds, expected * _SEQUENCE_MEMORY + share)
+
+    def retain(self, sequence_ids: Collection[int]) -> None:
+        """Forget all other sequences, but not the engine's shares."""
+        for key in [key for key in self._own if key[0] not in sequence_ids]:
+            del self._own[key]
+
 
 _NUM_KEPT = 12  # durations of each size
 _MAX_AGE = 400  # steps after which a change is forgotten, and a size with fewer measurements than
@@ -96,6 +162,14 @@ class _Line(NamedTuple):
 
 
 class RowCosts:
+    """Estimates the seconds of decode steps by their rows, learned from durations.
+
+    The estimate is a line through two points: the fewest and the most rows that were measured recently. Each row also
+    reads its sequence's context. A step with another number of rows than the one before makes the runtime prepare its
+    kernels again. Slow steps are due to other work on the machine, so the quicker durations count, and old ones are
+    forgotten.
+    """
+
     def __init__(self, context_share: float = 0.0) -> None:
         """`context_share`: the cost of a token of context that a row reads, as a share of the smallest step."""
         self._context_share = context_share
@@ -249,3 +323,46 @@ class RowCosts:
             size.forget(oldest)
             if size.last < (oldest if size.is_well_known else self._num_steps - _MAX_AGE):
                 del self._sizes[rows]
+
+
+_DEEPEST = 12
+_WEIGHT = 0.05  # weight of the newest guess
+_TIME_WEIGHT = 0.2
+_TRIAL = 2  # guesses in a trial
+_TRIAL_EVERY = 48  # steps without guesses after which a trial follows
+_FIRST_SHARE = 0.7
+
+
+class DraftDepth:
+    """Chooses the number of tokens that a draft model guesses: each costs a forward pass."""
+
+    def __init__(self) -> None:
+        self._share = _FIRST_SHARE  # the share of guesses that hold if all before them do
+        self._pass_s: float | None = None
+        self._num_refused = 0
+
+    def judge(self, evidence: int, *, holds: bool) -> None:
+        """Ignores other proposers' guesses."""
+        if evidence // NUM_STRENGTHS == Basis.DRAFT_MODEL:
+            self._share += _WEIGHT * (holds - self._share)
+
+    def observe(self, depth: int, duration_s: float) -> None:
+        """Record that `depth` guesses for every sequence took `duration_s` together."""
+        if depth:
+            pass_s = duration_s / depth
+            self._pass_s = pass_s if self._pass_s is None else self._pass_s + _TIME_WEIGHT * (pass_s - self._pass_s)
+
+    def choose(self, costs: RowCosts, num_decoding: int, num_asking: int) -> int:
+        """The number of tokens to guess for `num_asking` of `num_decoding` sequences; 0 = guessing does not pay."""
+        step_s = costs.seconds(num_decoding)
+        if self._pass_s is None or not step_s:
+            return _TRIAL
+        best, best_rate, expected, survival = 0, num_decoding / step_s, float(num_decoding), 1.0
+        for depth in range(1, _DEEPEST + 1):
+            survival *= self._share
+            expected += num_asking * survival
+            rate = expected / (costs.seconds(num_decoding + num_asking * depth) + depth * self._pass_s)
+            if rate > best_rate:
+                best, best_rate = depth, rate
+        self._num_refused = 0 if best else self._num_refused + 1
+        return best if best or self._num_refused % _TRIAL_EVERY else _TRIAL
