@@ -10,7 +10,7 @@ import pytest
 from dragoman.cli.placing import placement_of
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.cores import CoreError, Placement, Topology, apply, parse_cores, place, read_topology
-from dragoman.nodes.factory import node_placements, placements_of
+from dragoman.nodes.engine import node_placements, placements_of
 from tests.support.machines import write_machine
 
 

@@ -9,7 +9,7 @@ from dragoman.config.sources import Given
 from dragoman.cores import Placement
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineFactory, EngineSetup, LoadedEngine
-from dragoman.nodes.factory import NodesFactory
+from dragoman.nodes.engine import NodesFactory
 from dragoman.nodes.process import node_plan
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from dragoman.prefix_store import BlockStore, directory, layout
+from dragoman.prefix_store import BlockStore, directory, segment
 from dragoman.prefix_store.store import UNLIMITED
 from tests.prefix_store.blocks import (
     BLOCK_BYTES,
@@ -29,9 +29,9 @@ from tests.prefix_store.blocks import (
 from tests.support import tiers
 
 IN_FILE = range(BLOCKS_IN_SEGMENT)
-BLOCK = layout.BLOCK_HEADER_BYTES + BLOCK_BYTES
-END = layout.HEADER_BYTES + BLOCKS_IN_SEGMENT * BLOCK  # of the blocks; the index follows
-SIZE = END + layout.index_bytes(BLOCKS_IN_SEGMENT)
+BLOCK = segment.BLOCK_HEADER_BYTES + BLOCK_BYTES
+END = segment.HEADER_BYTES + BLOCKS_IN_SEGMENT * BLOCK  # of the blocks; the index follows
+SIZE = END + segment.index_bytes(BLOCKS_IN_SEGMENT)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_flipped_bit_costs_at_most_its_block(path: Path, caplog: pytest.LogCap
     """Flip a bit of each field, before the store is opened and while it is open."""
     (file,) = files(path)
     whole, facts = file.read_bytes(), file.stat()
-    third = layout.HEADER_BYTES + 3 * BLOCK
+    third = segment.HEADER_BYTES + 3 * BLOCK
     rows: dict[str, tuple[int, list[int]]] = {
         **{f"header at {offset}": (offset, []) for offset in (0, 16, 20, 24, 32, 48, 50, 480, 496, 511)},
         **{f"lease at {offset}": (offset, list(IN_FILE)) for offset in (512, 520, 528, 1023)},
@@ -64,7 +64,7 @@ def test_a_flipped_bit_costs_at_most_its_block(path: Path, caplog: pytest.LogCap
             restore(file, whole, facts)
             opened_before = opened(path)
             flip(file, offset, bit)
-            is_content = layout.HEADER_BYTES <= offset < END
+            is_content = segment.HEADER_BYTES <= offset < END
             assert all_found(opened_before, IN_FILE) == (left if is_content else list(IN_FILE)), name
             caplog.clear()
             store = opened(path)
@@ -81,8 +81,8 @@ def test_a_truncated_file_loses_what_is_gone(path: Path, caplog: pytest.LogCaptu
         0,
         1,
         500,
-        layout.HEADER_BYTES - 1,
-        layout.HEADER_BYTES,
+        segment.HEADER_BYTES - 1,
+        segment.HEADER_BYTES,
         END,
         END + 1,
         END + 32,
@@ -91,13 +91,13 @@ def test_a_truncated_file_loses_what_is_gone(path: Path, caplog: pytest.LogCaptu
         SIZE,
     ]
     for block in (0, 3, 7):
-        begin = layout.HEADER_BYTES + block * BLOCK
-        lengths += [begin + 1, begin + layout.BLOCK_HEADER_BYTES, begin + BLOCK - 1, begin + BLOCK]
+        begin = segment.HEADER_BYTES + block * BLOCK
+        lengths += [begin + 1, begin + segment.BLOCK_HEADER_BYTES, begin + BLOCK - 1, begin + BLOCK]
     for length in lengths:
         restore(file, whole, facts)
         opened_before = opened(path)
         os.truncate(file, length)
-        left = list(range(max(min((length - layout.HEADER_BYTES) // BLOCK, BLOCKS_IN_SEGMENT), 0)))
+        left = list(range(max(min((length - segment.HEADER_BYTES) // BLOCK, BLOCKS_IN_SEGMENT), 0)))
         caplog.clear()
         assert all_found(opened_before, IN_FILE) == left, length
         assert len(caplog.records) == (left != list(IN_FILE)), length  # one line for all of them
@@ -120,11 +120,11 @@ def test_a_write_that_ends_anywhere_leaves_whole_blocks(path: Path) -> None:
     """As after `kill -9`: a segment without an index, cut at each of many places, is read, sealed and read again."""
     (file,) = files(path)
     whole, facts = file.read_bytes(), file.stat()
-    ends = [layout.HEADER_BYTES + n * BLOCK for n in range(BLOCKS_IN_SEGMENT + 1)]
+    ends = [segment.HEADER_BYTES + n * BLOCK for n in range(BLOCKS_IN_SEGMENT + 1)]
     some = sorted({*range(0, END, 173), *(end + d for end in ends for d in (-1, 0, 1))})
     for length in tiers.width(range(0, END, 7), some):
         restore(file, whole[:length], facts)
-        left = list(range(max((length - layout.HEADER_BYTES) // BLOCK, 0)))
+        left = list(range(max((length - segment.HEADER_BYTES) // BLOCK, 0)))
         assert all_found(opened(path), IN_FILE) == left
         assert all_found(opened(path), IN_FILE) == left
         sealed = [len(left)] if left else []
@@ -135,7 +135,7 @@ def test_a_write_that_ends_anywhere_leaves_whole_blocks(path: Path) -> None:
 def test_bytes_that_never_reached_the_disk_are_not_found(path: Path) -> None:
     """As after the power went: the file has its size, and zeros in the place of some of its pages."""
     (file,) = files(path)
-    begin = layout.HEADER_BYTES + 2 * BLOCK
+    begin = segment.HEADER_BYTES + 2 * BLOCK
     damage(file, begin, bytes(BLOCK + 100))
     assert all_found(opened(path), IN_FILE) == without(2, 3)
 
@@ -143,7 +143,7 @@ def test_bytes_that_never_reached_the_disk_are_not_found(path: Path) -> None:
 def test_a_damaged_block_is_written_again_and_the_new_one_is_found_from_then_on(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flip(files(path)[0], layout.HEADER_BYTES + 100)
+    flip(files(path)[0], segment.HEADER_BYTES + 100)
     store = opened(path)
     assert not found(store, 0)
     assert store.write(key(0), content(0))
@@ -163,11 +163,11 @@ def test_a_block_that_two_segments_hold_is_found_while_one_of_them_is_whole(tmp_
             assert two.write(key(n), content(n))
         one.close()
         two.close()
-        assert [file.stat().st_size for file in files(tmp_path)] == [layout.HEADER_BYTES + 3 * BLOCK + 136] * 2
+        assert [file.stat().st_size for file in files(tmp_path)] == [segment.HEADER_BYTES + 3 * BLOCK + 136] * 2
         store = opened(tmp_path)
         assert store.stats().blocks == 3
         if isinstance(spoilt, int):
-            flip(files(tmp_path)[spoilt], layout.HEADER_BYTES + BLOCK + 100)
+            flip(files(tmp_path)[spoilt], segment.HEADER_BYTES + BLOCK + 100)
         else:
             files(tmp_path)[1].unlink()
             store.refresh()
@@ -192,7 +192,7 @@ def test_files_that_vanish_under_the_store_are_misses(path: Path, caplog: pytest
 
 
 def test_a_file_that_is_truncated_while_it_is_written_is_given_up(tmp_path: Path) -> None:
-    for length in (0, layout.HEADER_BYTES + 10):
+    for length in (0, segment.HEADER_BYTES + 10):
         store = opened(tmp_path)
         assert store.write(key(0), content(0))
         os.truncate(files(tmp_path)[0], length)
@@ -246,7 +246,7 @@ def test_a_full_disk_at_any_byte_keeps_what_is_whole(tmp_path: Path, monkeypatch
         with monkeypatch.context() as patch:
             FullDisk(patch, room)
             written = [n for n in IN_FILE if store.write(key(n), content(n))]
-            assert len(written) == max(min((room - layout.HEADER_BYTES) // BLOCK, BLOCKS_IN_SEGMENT), 0)
+            assert len(written) == max(min((room - segment.HEADER_BYTES) // BLOCK, BLOCKS_IN_SEGMENT), 0)
             assert all_found(store, IN_FILE) == written
             store.close()
         again = opened(tmp_path)
@@ -261,13 +261,13 @@ def test_writing_goes_on_when_the_disk_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
-    disk = FullDisk(monkeypatch, layout.HEADER_BYTES + 2 * BLOCK + 100)
+    disk = FullDisk(monkeypatch, segment.HEADER_BYTES + 2 * BLOCK + 100)
     assert [store.write(key(n), content(n)) for n in range(5)] == [True, True, False, False, False]
-    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + 2 * BLOCK
+    assert files(tmp_path)[0].stat().st_size == segment.HEADER_BYTES + 2 * BLOCK
     disk.left = 1_000_000
     assert store.write(key(3), content(3))
     assert all_found(store, range(5)) == [0, 1, 3]
-    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + 3 * BLOCK
+    assert files(tmp_path)[0].stat().st_size == segment.HEADER_BYTES + 3 * BLOCK
     assert [record.message for record in caplog.records] == [
         f"prefix store: nothing can be written to {tmp_path / 'store'}: No space left on device"
     ]
@@ -282,9 +282,9 @@ def test_what_a_failed_write_leaves_does_not_hide_the_index(tmp_path: Path, monk
         patch.setattr(os, "ftruncate", lambda descriptor, length: fail())
         FullDisk(patch, 900)
         assert not store.write(key(1), content(1))
-    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + BLOCK + 900
+    assert files(tmp_path)[0].stat().st_size == segment.HEADER_BYTES + BLOCK + 900
     store.close()
-    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + BLOCK + layout.index_bytes(1)
+    assert files(tmp_path)[0].stat().st_size == segment.HEADER_BYTES + BLOCK + segment.index_bytes(1)
     assert all_found(opened(tmp_path), range(2)) == [0]
 
 
@@ -329,7 +329,7 @@ def test_a_store_that_is_emptied_while_it_writes_goes_on(tmp_path: Path, monkeyp
 def test_an_error_behind_some_blocks_costs_the_first_that_it_hits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(path)
     really = os.preadv
-    limit = layout.HEADER_BYTES + 2 * BLOCK + 500
+    limit = segment.HEADER_BYTES + 2 * BLOCK + 500
 
     def preadv(descriptor: int, views: list[memoryview], offset: int) -> int:
         if offset >= limit:

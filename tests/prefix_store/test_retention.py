@@ -7,8 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.prefix_store import BlockStore, layout
-from dragoman.prefix_store.retention import Use, first_to_go
+from dragoman.prefix_store import BlockStore, segment
+from dragoman.prefix_store.catalogue import first_to_go
+from dragoman.prefix_store.segment import Use
 from tests.prefix_store.blocks import BLOCKS_IN_SEGMENT, SEGMENT_BYTES, Clock, all_found, content, files, flip, key
 
 NOW = 1000.0
@@ -127,12 +128,12 @@ def test_a_segment_remembers_the_leases_that_end_last_and_none_that_is_damaged(t
     store.touch([key(0)], clock() + 1000, bytes([39]))
     store.close()
     (path,) = files(tmp_path)
-    slots = [slot for slot in layout.unpack_leases(path.read_bytes()) if slot]
-    assert len({group for group, _ in slots}) == layout.NUM_LEASES
+    slots = [slot for slot in segment.unpack_leases(path.read_bytes()) if slot]
+    assert len({group for group, _ in slots}) == segment.NUM_LEASES
     kept = {group for group, _ in slots}
     last = [39, 38, 37, 36, 35, 34, 33, 32, 31, 30]
-    assert kept >= {layout.group_digest(bytes([group])) for group in last}
-    for offset in layout.lease_offsets():
+    assert kept >= {segment.group_digest(bytes([group])) for group in last}
+    for offset in segment.lease_offsets():
         flip(path, offset + 9)
     again = BlockStore.open(tmp_path / "store", 100_000, segment_bytes=SEGMENT_BYTES, clock=clock)
     assert again.segments()[0].keep_until == 0.0

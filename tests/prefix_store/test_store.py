@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dragoman.prefix_store import BlockStore, layout
+from dragoman.prefix_store import BlockStore, segment
 from dragoman.prefix_store.directory import Directory
 from dragoman.prefix_store.store import UNLIMITED, Damage
 from tests.prefix_store.blocks import (
@@ -204,7 +204,7 @@ def test_a_label_of_any_length_is_cut(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.write(key(0), content(0), label="ü" * 1000 + "\udcff")
     store.close()
-    assert opened(tmp_path).segments()[0].label == "ü" * (layout.LABEL_BYTES // 2)
+    assert opened(tmp_path).segments()[0].label == "ü" * (segment.LABEL_BYTES // 2)
 
 
 def test_people_verify_trim_and_empty_it(tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ def test_a_hundred_gigabytes_are_found_again_within_a_second(tmp_path: Path) -> 
     num_segments, num_blocks, block_bytes = 160, 320, 200_000
     (tmp_path / "store").mkdir(mode=0o700)
     (tmp_path / "store" / "lock").touch()
-    header = layout.pack_header(layout.Header(64 << 20))
+    header = segment.pack_header(segment.Header(64 << 20))
     keys = np.random.default_rng(0).bytes(num_segments * num_blocks * 16)
-    entries = np.zeros(num_blocks, layout.ENTRY_DTYPE)
+    entries = np.zeros(num_blocks, segment.ENTRY_DTYPE)
     entries["offset"] = 1024 + np.arange(num_blocks) * (block_bytes + 56)
     entries["length"] = block_bytes
     end = 1024 + num_blocks * (block_bytes + 56)
@@ -311,7 +311,7 @@ def test_a_hundred_gigabytes_are_found_again_within_a_second(tmp_path: Path) -> 
         with path.open("r+b") as file:
             file.write(header)
             file.seek(end)
-            file.write(layout.pack_index(entries.tobytes(), end))
+            file.write(segment.pack_index(entries.tobytes(), end))
     taken_s = []
     for _ in range(3):
         begin_s = time.thread_time()

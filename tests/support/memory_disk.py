@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dragoman.prefix_store.file_system import Busy
+from dragoman.prefix_store.directory import Busy
 
 _SECTOR = 512  # bytes that reach the disk together
 

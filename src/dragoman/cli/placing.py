@@ -41,7 +41,7 @@ def placement_of(config: Config, topology: Topology) -> Placement:
 
 def _in_front_of_nodes(numa: str, http_cores: str, topology: Topology) -> Placement:
     """The placement of a server in front of nodes: the cores that these leave to HTTP, or all."""
-    from dragoman.nodes.factory import node_placements
+    from dragoman.nodes.engine import node_placements
 
     try:
         placements = node_placements(numa, http_cores, topology)

@@ -131,7 +131,7 @@ def factory_of(config: Config) -> EngineFactory:
     factory = find_factory(config.engine.engine if is_generating else POOLING)
     if config.server.numa == "off":
         return factory
-    from dragoman.nodes.factory import on_nodes  # most servers have one engine
+    from dragoman.nodes.engine import on_nodes  # most servers have one engine
 
     return on_nodes(config, factory, can_spread=is_generating and config.engine.engine == "rolling")
 

@@ -4,7 +4,7 @@ The rolling engine reads and writes; `dragoman store` lists and deletes. `store`
 """
 
 from dragoman.prefix_store.directory import StoreError
-from dragoman.prefix_store.layout import Content, Key
+from dragoman.prefix_store.segment import Content, Key
 from dragoman.prefix_store.store import BlockStore, Damage, SegmentFacts, Stats
 
 __all__ = ["BlockStore", "Content", "Damage", "Key", "SegmentFacts", "Stats", "StoreError"]

@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 
-from dragoman.prefix_store import layout, segment
-from dragoman.prefix_store.file_system import Busy, Facts, StoreDirectory, StoreFile
-from dragoman.prefix_store.index import Index, place, split
-from dragoman.prefix_store.layout import Header, Key
-from dragoman.prefix_store.retention import Use, first_to_go
-from dragoman.prefix_store.segment import Block, NotYet, Segment, Unknown
+import numpy as np
+
+from dragoman.prefix_store import segment
+from dragoman.prefix_store.directory import Busy, Facts, StoreDirectory, StoreFile
+from dragoman.prefix_store.segment import ENTRY, ENTRY_DTYPE, Block, Header, Key, NotYet, Segment, Unknown, Use
 
 logger = logging.getLogger("dragoman.prefix_store")
 
 LOCK_WAIT_S = 2.0
+_LEASED_PART = 0.5  # of the budget
+_NUMBER_SHIFT = 32  # a place is a segment's number and the block's position in its entries
 _WRITE_USE_AFTER_S = 30.0  # between two writes of last use and leases
 _SAME_TROUBLE_S = 60.0  # before the log repeats a reason
 _MAX_OPEN = 32  # files
@@ -112,7 +113,7 @@ class Catalogue:
         used.use.used_at = self._clock()
         used.is_use_unwritten = True
         if keep_until is not None:
-            digest = layout.group_digest(group)
+            digest = segment.group_digest(group)
             used.use.leases[digest] = max(keep_until, used.use.leases.get(digest, 0.0))
 
     def _named(self, name: str) -> Segment | None:
@@ -336,3 +337,104 @@ class Catalogue:
 
 def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+def place(number: int, position: int) -> int:
+    return number << _NUMBER_SHIFT | position
+
+
+def split(found: int) -> tuple[int, int]:
+    return found >> _NUMBER_SHIFT, found & (1 << _NUMBER_SHIFT) - 1
+
+
+class Index:
+    """The index in memory: the segment of each block, and its position there. One thread at a time may change it.
+
+    A place is one integer, so that 500,000 blocks (100 GB) cost 80 MB. A block that two segments hold is found in the
+    one added last, or in the other when that one is gone or damaged.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Key, int] = {}
+        self._others: dict[Key, list[int]] = {}  # further places of the same blocks, usually none
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def place_of(self, key: Key) -> int | None:
+        return self._places.get(key)
+
+    def add(self, number: int, entries: bytes | bytearray, first: int = 0) -> None:
+        """Add a segment's blocks from position `first` on."""
+        keys = _keys(entries, first)
+        begin = place(number, first)
+        if not self._places.keys().isdisjoint(keys):
+            for position, key in enumerate(keys):
+                if (known := self._places.get(key)) is not None:
+                    self._others.setdefault(key, []).append(known)
+                self._places[key] = begin + position
+        else:
+            self._places.update(zip(keys, range(begin, begin + len(keys)), strict=True))
+
+    def remove(self, number: int, entries: bytes | bytearray) -> None:
+        for position, key in enumerate(_keys(entries, 0), place(number, 0)):
+            self.forget(key, position)
+
+    def forget(self, key: Key, lost: int) -> None:
+        """Remove this place of a block; another place of it takes over."""
+        others = self._others.get(key)
+        if self._places.get(key) == lost:
+            if others:
+                self._places[key] = others.pop()
+            else:
+                del self._places[key]
+        elif others and lost in others:
+            others.remove(lost)
+        if others is not None and not others:
+            del self._others[key]
+
+
+def _keys(entries: bytes | bytearray, first: int) -> list[Key]:
+    keys: list[Key] = np.frombuffer(bytes(entries[first * ENTRY.size :]), ENTRY_DTYPE)["key"].tolist()
+    return keys
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+
+
+def first_to_go(uses: Iterable[Use], budget_bytes: int, now: float) -> list[Use]:
+    """The order in which segments are deleted when room is needed: by last use and leases.
+
+    A lease keeps a segment of a group (a caller) beyond its turn. Leases hold at most half of the budget, and each group
+    with leases has an equal part of that half. A segment with leases of several groups costs each of them its share.
+    """
+    oldest_first = sorted(uses, key=lambda use: (min(use.used_at, now), use.name))
+    held = _held(oldest_first, budget_bytes * _LEASED_PART, now)
+    return [use for use in oldest_first if use.name not in held] + [use for use in oldest_first if use.name in held]
+
+
+def _held(oldest_first: list[Use], bytes_for_leases: float, now: float) -> set[str]:
+    leased = [(use, groups) for use in reversed(oldest_first) if (groups := _groups(use, now))]
+    paid: dict[bytes, float] = {group: 0.0 for _, groups in leased for group in groups}
+    share = bytes_for_leases / max(len(paid), 1)
+    held: set[str] = set()
+    total = 0
+    for use, groups in leased:
+        part = use.size / len(groups)
+        paying = [group for group in groups if paid[group] + part <= share]
+        if paying and total + use.size <= bytes_for_leases:
+            held.add(use.name)
+            total += use.size
+            for group in paying:
+                paid[group] += part
+    return held
+
+
+def _groups(use: Use, now: float) -> list[bytes]:
+    return [group for group, until in use.leases.items() if until > now]

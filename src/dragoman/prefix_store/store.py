@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.prefix_store import layout, segment
+from dragoman.prefix_store import segment
 from dragoman.prefix_store.catalogue import Catalogue, logger, reason_of
-from dragoman.prefix_store.directory import Directory, StoreError
-from dragoman.prefix_store.file_system import StoreDirectory
-from dragoman.prefix_store.layout import KEY_BYTES, Content, Header, Key
-from dragoman.prefix_store.segment import Block, Segment
+from dragoman.prefix_store.directory import Directory, StoreDirectory, StoreError
+from dragoman.prefix_store.segment import KEY_BYTES, Block, Content, Header, Key, Segment
 
 UNLIMITED = 1 << 62
 """The budget for looking only: nothing is deleted."""
@@ -156,7 +154,7 @@ class BlockStore:
         Later entries of `into` may then have any content. A damaged block is forgotten.
         """
         begin_s = time.perf_counter()
-        views = [layout.flat_parts(content) for content in into]
+        views = [segment.flat_parts(content) for content in into]
         count = num_bytes = 0
         while count < len(keys):
             run = self._run(keys[count:], _RUN_BYTES)
@@ -261,12 +259,12 @@ class BlockStore:
     ) -> bool:
         """Keep a block; False if it cannot be kept. Raises: ValueError for a wrong key or a scattered array.
 
-        `keep_until`, in the clock's seconds: a lease of the group (the caller), see `retention`. `label` and
+        `keep_until`, in the clock's seconds: a lease of the group (the caller), see `first_to_go`. `label` and
         `namespace` name the block's model in lists; blocks of one model lie together.
         """
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key must have {KEY_BYTES} bytes, got {len(key)}")
-        parts = layout.flat_parts(content)
+        parts = segment.flat_parts(content)
         kind = (namespace[:KEY_BYTES].ljust(KEY_BYTES, b"\0"), label, keep_until is not None)
         with self._writing:
             if self._is_closed:
