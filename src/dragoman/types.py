@@ -488,6 +488,13 @@ class EngineRequest(msgspec.Struct, frozen=True):
         """True if more sequences are drawn than returned: the best are returned whole, after all have ended."""
         return self.sampling.num_sequences > self.sampling.n
 
+    def end_reasons(self) -> dict[int, FinishReason]:
+        """The tokens that end a sequence, with the reason; one that is both counts as end-of-sequence."""
+        reasons = dict.fromkeys(self.sampling.stop_token_ids, FinishReason.STOP_TOKEN)
+        if not self.sampling.ignore_eos:
+            reasons.update(dict.fromkeys(self.eos_token_ids, FinishReason.EOS))
+        return reasons
+
 
 class Logprob(msgspec.Struct, frozen=True):
     token_id: int

@@ -242,6 +242,12 @@ class EngineTools:
     lark_of: Callable[[Grammar, Set[int]], str] | None = None
     watch_answer: Callable[[EngineRequest], AnswerWatch | None] = lambda _request: None
 
+    def criterion_of(self, request: EngineRequest) -> StopCriterion | None:
+        """The test for stop strings in ranked sequences, which clients get whole; None for others."""
+        if request.stop is None or not request.is_ranked:
+            return None
+        return self.watch_stops(request.stop, request.sampling.min_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:

@@ -255,9 +255,7 @@ class OneTokenBeams:
         sampling = request.sampling
         self._request = request
         self._criterion = criterion
-        self._ends = dict.fromkeys(sampling.stop_token_ids, FinishReason.STOP_TOKEN)
-        if not sampling.ignore_eos:
-            self._ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
+        self._ends = request.end_reasons()
         self._width = num_candidates(sampling, len(self._ends))
         if self._width > most:
             raise UnsupportedFeature(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -21,6 +21,8 @@ BUILT_IN: Mapping[str, str] = {
 
 POOLING = "dragoman.engine.pooling:factory"
 """The address of the engine for models that embed or score texts."""
+
+USUAL_RANK = 16  # vLLM's and LMI's default of max_lora_rank
 
 ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
 
@@ -106,6 +108,20 @@ class EngineOptionError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.option, str(self))
+
+
+def adapter_room(ranks: Sequence[int], max_loras: int, max_lora_rank: int | None) -> tuple[int, int]:
+    """The number of adapters that have room at once, and their rank. `ranks`: of those in `lora`.
+
+    Raises: EngineOptionError if these do not fit.
+    """
+    largest = max(ranks, default=0)
+    if len(ranks) > max_loras:
+        raise EngineOptionError("max_loras", f"must be at least {len(ranks)}, the number of adapters in lora")
+    if max_lora_rank is not None and largest > max_lora_rank:
+        problem = f"must be at least {largest}, the largest rank of the adapters in lora"
+        raise EngineOptionError("max_lora_rank", problem)
+    return max_loras, max_lora_rank or max(largest, USUAL_RANK)
 
 
 def find_factory(name: str) -> EngineFactory:

@@ -12,7 +12,6 @@ from dragoman.engine.vllm.sequences import (
     UNSUPPORTED,
     Drawn,
     check_temperature,
-    ending_ids,
     finish_reason_of,
     output_of,
     prompt_logprobs_of,
@@ -85,8 +84,8 @@ def test_siblings_have_seeds_of_their_own_and_only_the_first_has_the_prompts_log
 
 
 def test_ends_are_those_of_the_request() -> None:
-    assert ending_ids(asking(stop_token_ids=(9,))) == {0, 9}
-    assert ending_ids(asking(stop_token_ids=(9,), ignore_eos=True)) == {9}
+    assert sampling_arguments(asking(stop_token_ids=(9,)), 0)["stop_token_ids"] == [0, 9]
+    assert sampling_arguments(asking(stop_token_ids=(9,), ignore_eos=True), 0)["stop_token_ids"] == [9]
 
 
 def test_ranked_sequences_are_scored_though_nobody_asked_for_log_probabilities() -> None:

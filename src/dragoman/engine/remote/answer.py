@@ -62,9 +62,7 @@ class SequenceAnswer:
         self._sum = 0.0
         self._num_tokens = 0
         self._most = request.max_tokens if sees_ends else sys.maxsize
-        self._ends = dict.fromkeys(sampling.stop_token_ids if sees_ends else (), FinishReason.STOP_TOKEN)
-        if not sampling.ignore_eos and sees_ends:
-            self._ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
+        self._ends = request.end_reasons() if sees_ends else {}
 
     def push(self, choice: Choice) -> EngineOutput | None:
         """The output for an event, None for an empty event. Raises: EngineFailed."""

@@ -31,7 +31,7 @@ from dragoman.errors import (
     RequestTimeout,
     ServerError,
 )
-from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, StopCriterion
+from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ class RemoteEngine:
             raise failures.exceptions[0] from failures
 
     async def _search(self, run: _Run) -> None:
-        search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._criterion(run.request))
+        search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._tools.criterion_of(run.request))
 
         async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
             step = _Run(one, run.trace)
@@ -332,14 +332,8 @@ class RemoteEngine:
                 raise EngineFailed(str(error)) from error
 
     def _sequence(self, request: EngineRequest, index: int) -> SequenceAnswer:
-        criterion = self._criterion(request)
+        criterion = self._tools.criterion_of(request)
         return SequenceAnswer(request, index, self._token_ids, criterion, sees_ends=self._ways.ids_of is None)
-
-    def _criterion(self, request: EngineRequest) -> StopCriterion | None:
-        """The test for stop strings in ranked sequences, which clients get whole; None for others."""
-        if request.stop is None or not request.is_ranked:
-            return None
-        return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
     def _token_ids(self, choice: Choice) -> list[int]:
         ways = self._ways

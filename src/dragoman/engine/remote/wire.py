@@ -83,7 +83,7 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
         found[profile.names["seed"]] = ask.seed % (profile.kind.max_seed + 1)
     if sampling.logit_bias:
         found[profile.names["logit_bias"]] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    ends = _ends(request)
+    ends = sorted(request.end_reasons())
     if ends and ask.by_ids and "stop_token_ids" in profile.names:
         found[profile.names["stop_token_ids"]] = ends
     if ask.count > 1:
@@ -102,11 +102,6 @@ def _addressed(ask: Ask, profile: Profile) -> dict[str, Any]:
     if ask.request.priority:
         found["priority"] = -ask.request.priority  # on servers the smallest goes first
     return found
-
-
-def _ends(request: EngineRequest) -> list[int]:
-    eos = frozenset() if request.sampling.ignore_eos else request.eos_token_ids
-    return sorted(eos | set(request.sampling.stop_token_ids))
 
 
 def _ask_for_tokens(found: dict[str, Any], ask: Ask, profile: Profile) -> None:

@@ -28,7 +28,7 @@ from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
 from dragoman.engine.rolling.schedule.outlook import ProgressBoard
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, SequenceStatus, end_reasons
+from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
@@ -233,7 +233,7 @@ class EngineCore:
             self._scheduler.pieces.check_pictures(command.pictures)
         beams = None
         if request.sampling.num_beams > 1:
-            beams = BeamGroup.for_request(request, len(end_reasons(request)))
+            beams = BeamGroup.for_request(request, len(request.end_reasons()))
         group = SequenceGroup(command, next(self._arrivals), self._sampler, beams)
         self._buffers.may_have_extras |= group.pictures is not None or group.adapter is not None
         self._scheduler.add(group)

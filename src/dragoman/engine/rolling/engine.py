@@ -283,9 +283,7 @@ class RollingEngine:
         due: Due,
     ) -> _Stream:
         self._life.check_open()
-        criterion = None
-        if request.stop is not None and request.is_ranked and self._tools is not None:
-            criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
+        criterion = None if self._tools is None else self._tools.criterion_of(request)
         watch = self._tools.watch_answer(request) if self._tools is not None and request.is_watched else None
         adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
         stream = _Stream(next(self._keys), request, take, adapter)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from dragoman.engine.base import MemoryNeeds
-from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.engine.factory import USUAL_RANK, EngineOptionError, EngineSetup, adapter_room
 from dragoman.engine.rolling.blocks.block_manager import blocks_for, most_blocks
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.options import RollingOptions
@@ -42,7 +42,6 @@ PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code besides the weights; the share is largest for small models
-_USUAL_RANK = 16  # vLLM's and LMI's default of max_lora_rank
 _STATE_BYTES = 4  # of a number
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
 _VALUE_STEP = 16  # of which values are a multiple in caches of the library of kernels
@@ -155,22 +154,15 @@ def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: K
         for name, shape in shapes
         if len(shape) == 2 and re.search(r"\.\d+\.", name) and ".experts." not in name
     )
-    return max(first, options.max_loras * (options.max_lora_rank or _USUAL_RANK) * number_bytes * sides)
+    return max(first, options.max_loras * (options.max_lora_rank or USUAL_RANK) * number_bytes * sides)
 
 
 def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int, int]:
     """The number of places for adapters, and their rank. Raises: EngineOptionError."""
-    first = adapters.first
-    largest = max((adapter.rank for adapter in first.values()), default=0)
+    ranks = [adapter.rank for adapter in adapters.first.values()]
     if not options.enable_lora:
-        return len(first), largest
-    if len(first) > options.max_loras:
-        raise EngineOptionError("max_loras", f"must be at least {len(first)}, the number of adapters in lora")
-    if options.max_lora_rank is not None and largest > options.max_lora_rank:
-        raise EngineOptionError(
-            "max_lora_rank", f"must be at least {largest}, the largest rank of the adapters in lora"
-        )
-    return options.max_loras, options.max_lora_rank or max(largest, _USUAL_RANK)
+        return len(ranks), max(ranks, default=0)
+    return adapter_room(ranks, options.max_loras, options.max_lora_rank)
 
 
 def adapter_bytes(options: RollingOptions, adapters: ModelAdapters) -> int:

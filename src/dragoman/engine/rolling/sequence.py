@@ -305,7 +305,7 @@ class SequenceGroup:
         self.priority = request.priority - (_BACKGROUND if request.is_background else 0)
         self.is_ranked = request.is_ranked
         self.is_forked = sampling.num_sequences == 1
-        self.end_reasons = end_reasons(request)
+        self.end_reasons = request.end_reasons()
         self.beams = beams
         self.stop_criterion = command.stop_criterion
         self.adapter = command.adapter
@@ -363,14 +363,6 @@ class SequenceGroup:
 _BACKGROUND = 1 << 48  # more than clients can request
 _MAX_SEQUENCES = 1 << 16  # of one group; keeps sequence ids unique
 _NOT_BEGUN = 1 << 62  # the order of groups that have not begun
-
-
-def end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
-    """A token that is both an end and a stop token counts as end-of-sequence."""
-    reasons = dict.fromkeys(request.sampling.stop_token_ids, FinishReason.STOP_TOKEN)
-    if not request.sampling.ignore_eos:
-        reasons.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
-    return reasons
 
 
 def _with_ranking(request: EngineRequest) -> EngineRequest:

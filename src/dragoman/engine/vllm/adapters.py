@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.engine.factory import EngineOptionError, EngineSetup, adapter_room
 from dragoman.engine.vllm.surface import AsyncEngine
 from dragoman.engine.vllm.worker import METHOD, AdapterWitness
 from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
@@ -27,7 +27,6 @@ from dragoman.models.sources.opening import stored_weights
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
-_USUAL_RANK = 16
 _NUMBER_BYTES = 4
 
 
@@ -74,8 +73,10 @@ def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
     if not first and not takes_more:
         return None
     adapters = [_read(directory) for directory in first.values()]
-    largest = max((adapter.rank for adapter in adapters), default=0)
-    num_slots, rank = (len(first), largest) if not takes_more else _room(options, len(first), largest)
+    ranks = [adapter.rank for adapter in adapters]
+    num_slots, rank = len(ranks), max(ranks, default=0)
+    if takes_more:
+        num_slots, rank = adapter_room(ranks, options.get("max_loras", 4), options.get("max_lora_rank"))
     if rank > RANKS[-1]:
         name = "max_lora_rank" if takes_more and options.get("max_lora_rank") else "lora"
         raise EngineOptionError(name, f"must be of rank {RANKS[-1]} at most with engine=vllm, got {rank}")
@@ -91,17 +92,6 @@ def _read(path: Path) -> Adapter:
     if file is not None:
         raise ModelError(f"{file} is a GGUF file, allowed with engine=vllm: an adapter directory in PEFT's format")
     return read_peft_adapter(path)
-
-
-def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int, int]:
-    num_slots, rank = options.get("max_loras", 4), options.get("max_lora_rank")
-    if num_first > num_slots:
-        raise EngineOptionError("max_loras", f"must be at least {num_first}, the number of adapters in lora")
-    if rank is not None and largest > rank:
-        raise EngineOptionError(
-            "max_lora_rank", f"must be at least {largest}, the largest rank of the adapters in lora"
-        )
-    return num_slots, rank or max(largest, _USUAL_RANK)
 
 
 def _shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:

@@ -313,7 +313,7 @@ class VllmEngine:
 
     async def _draw_best(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
         """The best sequences, once all have ended; each ends at its own stop string."""
-        drawn = [Drawn(self._criterion(request)) for _ in range(request.sampling.num_sequences)]
+        drawn = [Drawn(self._tools.criterion_of(request)) for _ in range(request.sampling.num_sequences)]
 
         async def draw(index: int) -> None:
             async with aclosing(self._draw(request, index, words)) as outputs:
@@ -327,7 +327,7 @@ class VllmEngine:
 
     async def _search(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
         """The best beams. Requested log-probabilities of the prompt are computed first."""
-        search = OneTokenBeams(request, self._capabilities.vocab_size, self._criterion(request))
+        search = OneTokenBeams(request, self._capabilities.vocab_size, self._tools.criterion_of(request))
         prompt: EngineOutput | None = None
         if request.sampling.prompt_logprobs is not None:
             alone = SamplingParams(temperature=0.0, prompt_logprobs=request.sampling.prompt_logprobs)
@@ -348,11 +348,6 @@ class VllmEngine:
         async with aclosing(self._draw(request, 0, words)) as outputs:
             found = [output async for output in outputs]
         return found[-1]
-
-    def _criterion(self, request: EngineRequest) -> Any:
-        if request.stop is None or not request.is_ranked:
-            return None
-        return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
     async def _draw(self, request: EngineRequest, index: int, words: _Words) -> AsyncGenerator[EngineOutput, None]:
         """The outputs of one sequence as they come. Closing the generator ends the sequence."""

@@ -42,12 +42,6 @@ def check_temperature(request: EngineRequest) -> None:
         )
 
 
-def ending_ids(request: EngineRequest) -> frozenset[int]:
-    """The tokens that end a sequence: the request's, not those of the model's files."""
-    eos = frozenset() if request.sampling.ignore_eos else request.eos_token_ids
-    return eos | frozenset(request.sampling.stop_token_ids)
-
-
 def sampling_arguments(request: EngineRequest, index: int) -> dict[str, Any]:
     """The arguments of vLLM's SamplingParams for sequence `index`; its seed is the request's plus that, as in vLLM.
 
@@ -66,7 +60,7 @@ def sampling_arguments(request: EngineRequest, index: int) -> dict[str, Any]:
         "max_tokens": max(1, request.max_tokens),  # needed for log-probabilities of the prompt
         "min_tokens": min(sampling.min_tokens, max(1, request.max_tokens)),
         "ignore_eos": True,  # of the model's files
-        "stop_token_ids": sorted(ending_ids(request)),
+        "stop_token_ids": sorted(request.end_reasons()),
         "_all_stop_token_ids": set(request.eos_token_ids | set(sampling.stop_token_ids)),  # banned before min_tokens
         "detokenize": False,
     }
@@ -130,8 +124,7 @@ def finish_reason_of(request: EngineRequest, told: str, last_id: int) -> FinishR
         return FinishReason.LENGTH
     if told != "stop":
         raise EngineFailed(f"generation failed: vLLM ended the sequence with {told}")
-    is_eos = last_id in request.eos_token_ids and not request.sampling.ignore_eos
-    return FinishReason.EOS if is_eos else FinishReason.STOP_TOKEN
+    return request.end_reasons().get(last_id, FinishReason.STOP_TOKEN)
 
 
 def output_of(request: EngineRequest, index: int, piece: Piece) -> EngineOutput:
