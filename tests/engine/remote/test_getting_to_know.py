@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.compose import engine_tools
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.remote import fleet
 from dragoman.engine.remote.factory import factory
@@ -259,8 +260,8 @@ def test_a_server_that_comes_later_joins_if_it_can_do_the_same(monkeypatch: pyte
             await same.stop()
             await poor.stop()
             loaded = await load(first.url, same.url, poor.url)
-            assert "1 of 3 servers: vLLM" in loaded.build(None, 0).facts  # type: ignore[arg-type]
-            engine = loaded.build(None, 0).engine  # type: ignore[arg-type]
+            assert "1 of 3 servers: vLLM" in loaded.build(engine_tools(TOKENIZER), 0).facts
+            engine = loaded.build(engine_tools(TOKENIZER), 0).engine
             await engine.start()
             try:
                 await same.start()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from dragoman.cores.topology import time_quota
+from dragoman.cores import time_quota
 from dragoman.host.machine import available_memory_bytes
 from dragoman.tools.doctor.findings import Finding, Places, Section, in_gb
 
