@@ -102,6 +102,15 @@ def say(url: str) -> str:
     return text
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Lets commands take an interrupt, even if a shell that runs the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_serve_run_serves_until_it_is_interrupted(cluster: Cluster) -> None:
     running = subprocess.Popen(
         [COMMANDS / "serve", "run", "--address", cluster.address, str(cluster.file)],
