@@ -26,7 +26,7 @@ from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
 from dragoman.host.loading import ModelLoad, has_model, memory_needs, missing_tokenizer, what_lacks
-from dragoman.host.making import EngineMaking
+from dragoman.host.recovery import EngineMaking
 from dragoman.host.templates import find_chat_template
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint

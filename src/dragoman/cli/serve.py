@@ -28,9 +28,9 @@ from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.loading import ModelLoad
 from dragoman.host.machine import available_memory_bytes
-from dragoman.host.progress import log_progress
 from dragoman.host.pulls import ModelPulls
 from dragoman.host.recovery import FailureAction, FailurePolicy
+from dragoman.host.reports import log_progress
 from dragoman.host.settings import server_config, tls_of
 from dragoman.hub.environment import hub_environment
 from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging, write_to

@@ -1,4 +1,7 @@
-"""Describes a model by its files, for the lists of models in client APIs. Leaves out values that cannot be read."""
+"""Describes models by their files, for the lists of models in client APIs; lists those that could be loaded.
+
+Leaves out values that cannot be read. Reads a model's files again only if its folder has changed. On worker threads.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,22 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from dragoman.config.entries import ModelEntry
+from dragoman.config.run_time import ModelStore
 from dragoman.errors import ModelError
 from dragoman.files.model_texts import is_gguf, model_text
+from dragoman.host.hosted import Wanted
 from dragoman.models.config import read_config
 from dragoman.models.ir.files import ir_files, is_ir
 from dragoman.models.sources.opening import stored_weights
 from dragoman.server.api import ModelCard
+from dragoman.server.registry import UnloadedModel
 
 _SAMPLE_BYTES = 1 << 16
 _LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
+
+
+_State = tuple[str, int]
 
 
 def model_card(model: Path) -> ModelCard:
@@ -77,3 +87,38 @@ def _license(model: Path) -> str:
         if text:
             return text
     return ""
+
+
+class Shelf:
+    def __init__(self, store: ModelStore) -> None:
+        self._store = store
+        self._seen: dict[_State, UnloadedModel] = {}
+        self._cards: dict[str, ModelCard] = {}  # of formerly loaded models, by name
+
+    def models(self) -> tuple[UnloadedModel, ...]:
+        """The models in the directory now. Called on worker threads, one at a time."""
+        found: dict[_State, UnloadedModel] = {}
+        for entry in self._store.entries():
+            try:
+                state = (entry.name, entry.directory.stat().st_mtime_ns)
+            except OSError:  # just deleted
+                continue
+            found[state] = self._seen.get(state) or _unloaded(entry)
+        self._seen = found
+        return tuple(found.values())
+
+    def note_card(self, name: str, card: ModelCard) -> None:
+        self._cards[name] = card
+
+    def dropped(self, wanted: Wanted) -> UnloadedModel:
+        """The entry of a dropped model, which a call loads again."""
+        card = self._cards.get(wanted.name, ModelCard())
+        return UnloadedModel(wanted.name, wanted.names[1:], wanted.url, card)
+
+
+def _unloaded(entry: ModelEntry) -> UnloadedModel:
+    try:
+        card = model_card(entry.directory)
+    except (ModelError, OSError):  # loading reports the problem
+        card = ModelCard()
+    return UnloadedModel(entry.name, url=str(entry.directory), card=card)

@@ -22,18 +22,23 @@ from dragoman.config.run_time import ModelStore
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import Progress
 from dragoman.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from dragoman.host.building import Built, BuiltModel, ModelBuilder
-from dragoman.host.failures import told, tried
-from dragoman.host.hosted import Hosted, Wanted, identity, weights_bytes
-from dragoman.host.idle import IdleWatch
-from dragoman.host.ledger import Holding, MemoryLedger
+from dragoman.host.cards import Shelf
+from dragoman.host.hosted import (
+    Built,
+    BuiltModel,
+    Hosted,
+    ModelBuilder,
+    Plan,
+    Wanted,
+    identity,
+    make_plan,
+    weights_bytes,
+)
+from dragoman.host.idle import IdleWatch, Room
+from dragoman.host.ledger import Holding, MemoryLedger, cache_bytes, split_memory
 from dragoman.host.loading import check_room
-from dragoman.host.memory import cache_bytes, split_memory
-from dragoman.host.progress import log_progress, noted_progress
-from dragoman.host.reconcile import Plan, make_plan
 from dragoman.host.recovery import FailurePolicy, Recovery
-from dragoman.host.room import Room
-from dragoman.host.shelf import Shelf
+from dragoman.host.reports import log_progress, noted_progress, told, tried
 from dragoman.models import ModelError
 from dragoman.models.runtime.memory import give_back
 from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult

@@ -1,18 +1,65 @@
-"""One model of the host, from the reservation of its memory to its release: its facts and status."""
+"""The models of the host: how one is built, its facts and status from the reservation of memory to its release.
+
+Also plans the changes that lead to serving exactly the wanted models. The protocols of building let tests load cheap
+models; `compose` implements them. Used on the event loop, apart from what reads files.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from dragoman.config.resolve import Config
 from dragoman.engine.base import MemoryNeeds
-from dragoman.host.building import BuiltModel
+from dragoman.engine.factory import Progress
+from dragoman.errors import InvalidRequest
 from dragoman.host.ledger import Holding
 from dragoman.server.hosting import ModelMemory, ModelState, ModelStatus
+from dragoman.server.registry import ServedModel
+
+
+class BuiltModel(Protocol):
+    """A model with a running engine. `memory`: its known size; None = the estimate holds."""
+
+    @property
+    def served(self) -> ServedModel: ...
+
+    @property
+    def memory(self) -> ModelMemory | None: ...
+
+    async def renew(self, progress: Progress) -> None:
+        """Replace the model's dead engine. Raises: the error of the attempt; this may then be called again."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Note that no other engine follows; calls get the reason."""
+        ...
+
+    def close(self) -> None:
+        """Free resources outside the engine; called after the engine's shutdown."""
+        ...
+
+
+Built = TypeVar("Built", bound=BuiltModel)
+Built_co = TypeVar("Built_co", bound=BuiltModel, covariant=True)
+
+
+class ModelBuilder(Protocol[Built_co]):
+    def needs(self, config: Config) -> MemoryNeeds:
+        """The model's memory, estimated from its files; on a worker thread. Raises: ConfigError, ModelError, OSError."""
+        ...
+
+    async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> Built_co:
+        """The model with a started engine. `memory_bytes`: its memory besides the weights; None = what is free then.
+
+        Raises: ConfigError or ModelError; other errors are defects. A failed or cancelled build leaves nothing behind.
+        """
+        ...
+
 
 Identity = tuple[object, ...]
 _WEIGHTS = (".safetensors", ".gguf", ".bin")
@@ -117,3 +164,36 @@ def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
         if path.is_file():
             facts = path.stat()
             yield str(path), facts.st_size, facts.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`failures`: names that cannot be resolved; their models stay."""
+
+    gone: Sequence[Hosted]
+    changed: Sequence[tuple[Hosted, Wanted]]
+    new: Sequence[Wanted]
+    unchanged: tuple[str, ...]
+    failures: Mapping[str, str]
+
+
+def make_plan(wanted: Sequence[Wanted], failures: Mapping[str, str], served: Sequence[Hosted]) -> Plan:
+    """The plan from the served to the wanted models. Raises: InvalidRequest if two wanted ones share a name."""
+    by_name = {one.name: one for one in served}
+    names = [name for one in wanted for name in one.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"models: each name may occur once; {', '.join(twice)} occurs twice")
+    pinned = {one.name: "it is pinned, and stays" for one in served if one.is_pinned and one.name not in names}
+    kept = {*names, *failures, *pinned}
+    return Plan(
+        gone=[one for one in served if one.name not in kept],
+        changed=[(by_name[one.name], one) for one in wanted if _has_changed(by_name.get(one.name), one)],
+        new=[one for one in wanted if one.name not in by_name],
+        unchanged=tuple(one.name for one in wanted if one.name in by_name and not _has_changed(by_name[one.name], one)),
+        failures={**failures, **pinned},
+    )
+
+
+def _has_changed(served: Hosted | None, wanted: Wanted) -> bool:
+    return served is not None and served.wanted.identity != wanted.identity

@@ -1,17 +1,25 @@
-"""The ledger of memory: the bytes that each model holds, and the free ones. Used by `ModelHost` alone.
+"""Divides memory among models: the parts at a start, then a ledger of the bytes that each model holds, and the free ones.
 
-The sum exceeds the limit in two cases only: an operator's start asked for larger caches (`is_forced`), or a model took
-more than its estimate.
+The ledger is used by `ModelHost` alone. Its sum exceeds the limit in two cases only: an operator's start asked for larger
+caches (`is_forced`), or a model took more than its estimate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from dragoman.config.resolve import Config
+from dragoman.engine.base import MemoryNeeds
 from dragoman.errors import NoMemory
-from dragoman.host.machine import MIB, in_mib
+from dragoman.host.loading import has_model
+from dragoman.host.machine import GIB, MIB, available_memory_bytes, in_mib
 from dragoman.server.hosting import ModelMemory
+
+
+# The cache's share of free memory. The rest is for activations, HTTP and the page cache.
+_SHARE_OF_FREE_MEMORY = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -85,3 +93,29 @@ class MemoryLedger:
             totals[holding.name] = totals.get(holding.name, 0) + holding.num_bytes
         largest_first = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
         return ", ".join(f"{name} holds {in_mib(size)}" for name, size in largest_first) or "no model is loaded"
+
+
+def split_memory(configs: Sequence[Config]) -> list[int | None]:
+    """For each model its bytes besides the weights: equal parts of what all weights leave, None if alone.
+
+    Models with `kv_cache_gb` take that. Decided before the first load, as an allocated but unused cache still looks
+    free.
+    """
+    if len(configs) == 1:
+        return [None]
+    caches = [config.engine.kv_cache_gb for config in configs if has_model(config)]
+    taken = sum(int(size * GIB) for size in caches if size is not None)
+    weights = sum(file.stat().st_size for config in configs for file in _weight_files(config.model_dir))
+    most_gb = configs[0].server.memory_gb if configs else None
+    free = available_memory_bytes() if most_gb is None else min(available_memory_bytes(), int(most_gb * GIB))
+    rest = max(0, free - taken - weights)
+    return [rest // max(1, caches.count(None))] * len(configs)
+
+
+def _weight_files(model: Path) -> Iterable[Path]:
+    return (model,) if model.is_file() else (*model.glob("*.safetensors"), *model.glob("*.gguf"))
+
+
+def cache_bytes(needs: MemoryNeeds, memory_bytes: int) -> int:
+    """The bytes of cache that a model will probably allocate if it may use `memory_bytes` besides its weights."""
+    return max(min(needs.useful_cache, int(memory_bytes * _SHARE_OF_FREE_MEMORY)), needs.least_cache)

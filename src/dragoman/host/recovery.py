@@ -1,4 +1,4 @@
-"""Recovers from an engine's death: restarts it, or ends the process for its supervisor to restart."""
+"""Makes a model's engine when it is loaded, and again when it has died; else ends the process for its supervisor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dragoman.engine.base import DEATHS
-from dragoman.engine.factory import Progress
+from dragoman.config.resolve import Config
+from dragoman.engine.base import DEATHS, EngineTools
+from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.host.hosted import Hosted
+from dragoman.host.loading import ModelLoad, citing
+from dragoman.host.machine import available_memory_bytes
+from dragoman.models.runtime.memory import give_back
 from dragoman.server.hosting import ModelState
 
 logger = logging.getLogger("dragoman.host")
@@ -141,3 +145,34 @@ class Recovery:
         logger.error("model %s stays without an engine%s: %s", hosted.name, ", the server ends" if ends else "", reason)
         if ends:
             self._end_process(f"the engine of model {hosted.name} has died: {reason}")
+
+
+class EngineMaking:
+    """Makes the engine of `config`'s model. `memory_bytes`: as in `LoadedEngine.build`; None = what is free then."""
+
+    def __init__(self, config: Config, tools: EngineTools, memory_bytes: int | None) -> None:
+        self._config = config
+        self._tools = tools
+        self._memory_bytes = memory_bytes
+        self._has_neighbours = memory_bytes is not None
+
+    def build(self, loading: ModelLoad) -> BuiltEngine:
+        loaded = loading.result()
+        if self._memory_bytes is None:
+            self._memory_bytes = available_memory_bytes()
+        with citing(self._config):
+            return loaded.build(self._tools, self._memory_bytes)
+
+    async def again(self, progress: Progress) -> BuiltEngine:
+        """Another engine of the same size, over a model that is loaded again. Cancelling it leaves nothing behind."""
+        await asyncio.to_thread(give_back)  # frees the dead engine's memory, held by reference cycles
+        loading = ModelLoad(self._config, progress, has_neighbours=self._has_neighbours, has_room=True)
+        building = asyncio.create_task(asyncio.to_thread(self.build, loading))
+        try:
+            return await asyncio.shield(building)
+        except asyncio.CancelledError:
+            loading.abandon()
+            await asyncio.wait((building,))
+            if building.exception() is None:
+                await building.result().engine.shutdown(0.0)
+            raise

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 
 from dragoman.compose import ComposedModel, build_served_model, model_profile
-from dragoman.host.progress import log_progress
+from dragoman.host.reports import log_progress
 from dragoman.host.settings import server_config
 from dragoman.logs import hide_messages
 from dragoman.ray.arguments import Application

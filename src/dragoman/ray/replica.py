@@ -16,7 +16,7 @@ from dragoman.compose import ComposedModel, build_served_model
 from dragoman.engine.base import EngineStats, Health
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import ServerError
-from dragoman.host.progress import log_progress
+from dragoman.host.reports import log_progress
 from dragoman.logs import hide_messages
 from dragoman.ray.arguments import Application
 from dragoman.types import EngineOutput, EngineRequest

@@ -1,13 +1,18 @@
-"""Translates failures of loading into errors of `dragoman.errors`, and logs unexpected ones."""
+"""Reports of loading: receivers of its progress, called on the threads that load, and its failures.
+
+Failures become errors of `dragoman.errors`; unexpected ones are logged.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from dragoman.config.resolve import ConfigError
 from dragoman.config.run_time import NotStored
+from dragoman.engine.factory import Progress
 from dragoman.errors import (
     Conflict,
     EngineFailed,
@@ -18,6 +23,34 @@ from dragoman.errors import (
     ServerError,
     Unavailable,
 )
+from dragoman.models.stages import READING_STAGES
+from dragoman.server.registry import LoadProgress, ModelRegistry
+
+logger = logging.getLogger("dragoman.host")
+
+
+def noted_progress(registry: ModelRegistry, name: str, bytes_total: int, shown: Progress) -> Progress:
+    begin_s, bytes_read = time.monotonic(), 0
+
+    def report(stage: str, fraction: float) -> None:
+        nonlocal bytes_read
+        if stage in READING_STAGES:  # several graphs may be read, each from its beginning
+            bytes_read = max(bytes_read, int(fraction * bytes_total))
+        registry.note_progress(name, LoadProgress(stage, fraction, bytes_read, bytes_total, begin_s))
+        shown(stage, fraction)
+
+    return report
+
+
+def log_progress(name: str) -> Progress:
+    """A receiver that logs each new stage of a model's load."""
+
+    def report(stage: str, fraction: float) -> None:
+        if fraction == 0.0:
+            logger.info("model %s: %s", name, stage)
+
+    return report
+
 
 logger = logging.getLogger("dragoman.host")
 
