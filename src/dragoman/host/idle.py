@@ -16,8 +16,6 @@ from dragoman.server.hosting import ModelState
 from dragoman.server.registry import ModelRegistry
 
 _SLACK_S = 1e-3  # timers may fire this much early
-
-
 PAUSE_S = 0.01  # between two checks of idle but wanted models: an engine's restart takes seconds
 
 

@@ -17,7 +17,6 @@ from dragoman.host.loading import has_model
 from dragoman.host.machine import GIB, MIB, available_memory_bytes, in_mib
 from dragoman.server.hosting import ModelMemory
 
-
 # The cache's share of free memory. The rest is for activations, HTTP and the page cache.
 _SHARE_OF_FREE_MEMORY = 0.5
 
