@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from dragoman.batch.requests import BatchError
+from dragoman.batch.files import BatchError
 from dragoman.batch.run import Tally
 from dragoman.cli.batch_run import AnswerDisplay
 from dragoman.cli.local_app import AppSender

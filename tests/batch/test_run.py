@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.batch.answers import AnswerFile
-from dragoman.batch.requests import BatchError, RequestIndex
+from dragoman.batch.files import AnswerFile, BatchError, RequestIndex
 from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
 from tests.batch.files import asking, ids_of, read_answers, write_lines
 from tests.support.tables import table

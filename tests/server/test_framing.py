@@ -12,8 +12,7 @@ import pytest
 
 from dragoman.server.app import ServerConfig
 from dragoman.server.http import protocol
-from dragoman.server.http.chunks import ChunkEnds
-from dragoman.server.http.protocol import FULL_BYTES
+from dragoman.server.http.protocol import FULL_BYTES, ChunkEnds
 from dragoman.server.run import ListenConfig
 from tests.support.fake_service import Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server

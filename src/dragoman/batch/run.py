@@ -14,8 +14,18 @@ from typing import Protocol
 import msgspec
 
 from dragoman import __version__
-from dragoman.batch.answers import Answered, AnswerFile, answer_line, bad_line
-from dragoman.batch.requests import BadLine, BatchError, BatchRequest, RequestIndex, numbered_lines, read_line
+from dragoman.batch.files import (
+    Answered,
+    AnswerFile,
+    BadLine,
+    BatchError,
+    BatchRequest,
+    RequestIndex,
+    answer_line,
+    bad_line,
+    numbered_lines,
+    read_line,
+)
 
 SYNC_S = 1.0  # see `answers`
 BUSY = (429, 503)

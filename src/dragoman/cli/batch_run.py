@@ -12,8 +12,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
 from typing import TextIO
 
-from dragoman.batch.answers import AnswerFile
-from dragoman.batch.requests import BatchError
+from dragoman.batch.files import AnswerFile, BatchError
 from dragoman.batch.run import USER_AGENT, Answer, Batch, BatchFiles, Sender, Tally, Unreachable, open_files
 from dragoman.cli.batch import BatchArguments
 from dragoman.cli.progress import CLEAR_LINE, REDRAW_S

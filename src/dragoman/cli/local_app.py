@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from dragoman.batch.requests import BatchError
+from dragoman.batch.files import BatchError
 from dragoman.batch.run import USER_AGENT, Answer, Unreachable
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import build_served_model
@@ -16,8 +16,8 @@ from dragoman.config.resolve import Config
 from dragoman.config.server_options import ServerSettings
 from dragoman.engine.base import Engine
 from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.http.exchange import InnerCall
 from dragoman.server.http.fields import Switches
-from dragoman.server.http.inner import InnerCall
 from dragoman.server.registry import ModelRegistry, ServedModel
 
 SERVER_ERROR = 500

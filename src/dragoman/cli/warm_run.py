@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.batch.requests import numbered_lines
+from dragoman.batch.files import numbered_lines
 from dragoman.cli.commands import FAILED
 from dragoman.cli.local_app import local_model
 from dragoman.cli.subcommand import Console

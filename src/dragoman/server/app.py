@@ -10,6 +10,7 @@ from functools import partial
 from dragoman.errors import UnknownPath, WrongMethod, failure_of
 from dragoman.server.api import Reply, json_reply
 from dragoman.server.apis import all_apis
+from dragoman.server.batches.desk import Desk
 from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.descriptions import HEADERS
 from dragoman.server.endpoints import Endpoints, RouteTable, joined_routes, shown
@@ -187,8 +188,6 @@ def build_app(
     cors = Cors(config.cors, declared) if config.cors.origins else None
     make_desk = None
     if config.store is not None:
-        from dragoman.server.batches.desk import Desk
-
         make_desk = partial(Desk, Store(config.store))
     endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling, make_desk)
     return App(endpoints, rules, cors, AllowedHosts(config.allowed_hosts), config.path_prefix)

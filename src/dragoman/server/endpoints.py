@@ -1,37 +1,46 @@
-"""The way of a call from the app to the responder: path, key, body, dialect, model. On the event loop."""
+"""The way of a call from the app to the responder: path, key, body, dialect, model. On the event loop.
+
+A call waits here until its model is loaded; bytes that depend only on the API keep its stream alive meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from dragoman import __version__
-from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
-from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
+from dragoman.errors import NotFound, NotLoaded, RequestTimeout, ServerError, UnknownModel, UnknownPath
+from dragoman.server.api import Call, Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
+from dragoman.server.batches.desk import Ask, Desk
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.bodies import unpacked
-from dragoman.server.http.exchange import Bodies, Body, ClientGone, Exchange, HeaderRules
+from dragoman.server.http.exchange import Bodies, Body, ClientGone, Exchange, HeaderRules, InnerCall
 from dragoman.server.http.fields import DEADLINE_FIELDS, Switches, waits_of
-from dragoman.server.http.inner import InnerCall
-from dragoman.server.observation.record import CallRecord
+from dragoman.server.observation.record import CallRecord, current_call
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server, Teller
 from dragoman.server.registry import ModelRegistry, ServedModel
-from dragoman.server.responder import as_server_error, error_reply, respond, run_unless_gone, send_streamed
+from dragoman.server.responder import (
+    as_server_error,
+    cancel_all,
+    error_reply,
+    pulse_of,
+    respond,
+    run_unless_gone,
+    send_streamed,
+)
 from dragoman.server.security.callers import Scope
 from dragoman.server.security.gate import CheckBody, Gate
-from dragoman.server.waiting import Waiting
 from dragoman.types import BACKGROUND_STANDING
-
-if TYPE_CHECKING:  # most servers have none
-    from dragoman.server.batches.desk import Ask, Desk
 
 T = TypeVar("T")
 
@@ -358,7 +367,7 @@ class Endpoints:
     ) -> None:
         """Generate with a model that may have to be loaded first. Raises: ServerError before anything is sent."""
         dialect = dialect_of(operation, self.models.dialects, http)
-        waiting = Waiting(exchange, dialect, http, self.switches.keep_alive_s)
+        waiting = _Waiting(exchange, dialect, http, self.switches.keep_alive_s)
         async with AsyncExitStack() as stack:
             try:
                 model = await waiting.until(stack.enter_async_context(borrowed))
@@ -438,3 +447,83 @@ def check_version(model: ServedModel, http: HttpCall) -> None:
     version = http.query.get("model_version") or http.headers.get("model_version")
     if version and version != model.version:
         raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")
+
+
+class _Waiting:
+    """One waiting call. `keep_alive_s`: the longest silence of a stream, 0 = any."""
+
+    def __init__(self, exchange: Exchange, dialect: Dialect, http: HttpCall, keep_alive_s: float) -> None:
+        self._exchange = exchange
+        self._http = http
+        self._keep_alive_s = keep_alive_s
+        self._call = _parsed_early(dialect, http)
+        self._pulse = b""
+
+    async def until(self, work: Awaitable[T]) -> T:
+        """The result of `work`. Raises: ClientGone, RequestTimeout after the client's time limit, as `work`."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._exchange.wait_gone())
+        try:
+            while True:
+                left_s = self._left_s()
+                pause_s = min((one for one in (left_s, self._keep_alive_s or None) if one is not None), default=None)
+                await asyncio.wait((task, gone), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                if gone.done():
+                    raise gone.result()
+                if (left_s := self._left_s()) is not None and left_s <= 0:
+                    raise self._too_late()
+                await self._keep_alive()
+        finally:
+            await cancel_all((task, gone))
+
+    async def fail(self, error: Exception) -> None:
+        """Send a failure as the end of a stream that has begun."""
+        failure = as_server_error(error, self._http)
+        if (record := current_call()) is not None:
+            record.error = failure
+        last = None if self._call is None else self._call.encoder.stream_error(failure)
+        if last is None:
+            await self._exchange.cut()
+        else:
+            await self._exchange.finish(last)
+
+    async def _keep_alive(self) -> None:
+        call = self._call
+        if call is None or not call.stream or not call.is_head_fixed or self._exchange.is_detached:
+            return
+        if not self._exchange.is_started:
+            head = call.encoder.head([])
+            self._pulse = pulse_of(call.encoder, head)
+            if not self._pulse:
+                self._call = None  # every byte would be part of the answer
+                return
+            await self._exchange.send_head(head)
+        await self._exchange.send_chunk(self._pulse)
+
+    def _left_s(self) -> float | None:
+        """Seconds that the client still waits; None = no limit. Without a stream, its wait for the first byte counts."""
+        record = current_call()
+        if record is None:
+            return None
+        is_whole = self._call is not None and not self._call.stream
+        limit_s = record.patience_s if record.timeout_s is None and is_whole else record.timeout_s
+        return None if limit_s is None else record.begin_s + limit_s - perf_counter()
+
+    def _too_late(self) -> ServerError:
+        record = current_call()
+        assert record is not None  # it had a limit
+        limit_s = record.timeout_s if record.timeout_s is not None else record.patience_s
+        return RequestTimeout(
+            f"the request took longer than the {limit_s:g} s that the client allows ({record.timeout_name}): "
+            "its model was still being loaded"
+        )
+
+
+def _parsed_early(dialect: Dialect, http: HttpCall) -> Call | None:
+    """The call as parsed without its model; None if that fails, which the model's own dialect reports."""
+    try:
+        opening = dialect.open(http)
+        return opening.parse() if opening.answer is None and opening.run_off_loop is None else None
+    except Exception:  # the model's own dialect reports the error
+        return None

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
+from dragoman.server.batches.desk import Desk
 from dragoman.server.descriptions import Answers, Content
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.exchange import Bodies, Exchange
@@ -19,9 +20,6 @@ from dragoman.server.http.fields import Switches
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.security.callers import Scope
-
-if TYPE_CHECKING:  # most servers have none
-    from dragoman.server.batches.desk import Desk
 
 T = TypeVar("T")
 

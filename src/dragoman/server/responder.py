@@ -46,7 +46,6 @@ from dragoman.server.api import (
 from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.fields import STRICT_HEADER, Switches, refuse_ignored
-from dragoman.server.http.silence import Silence
 from dragoman.server.observation.record import CallRecord, current_call, measure_of
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import (
@@ -247,9 +246,9 @@ class _Quiet:
         self._call = call
         self._service = running.service
         self._pulse = pulse_of(call.encoder, head) if keep_alive_s else b""
-        self._silence = Silence(keep_alive_s, running.wake) if self._pulse else None
+        self._silence = _Silence(keep_alive_s, running.wake) if self._pulse else None
         asks = call.wants_progress and isinstance(call.encoder, ProgressEncoder)
-        self._ticks = Silence(PROGRESS_S, running.wake) if asks else None
+        self._ticks = _Silence(PROGRESS_S, running.wake) if asks else None
         self._told: ToldProgress | None = None
         if asks:
             self._look()  # so that the engine measures for the first tick
@@ -427,3 +426,33 @@ def ignored_header(names: Sequence[str]) -> dict[str, str]:
     # ASCII that separates or controls is encoded as well: a comma in a made-up name must not look like two names
     encoded = (quote(name[:MAX_IGNORED_NAME_LENGTH], safe="!#$&*+-.^_|~:@/()[]'") for name in names[:MAX_IGNORED_NAMES])
     return {"x-dragoman-ignored": ",".join(encoded)}
+
+
+class _Silence:
+    """Watches one stream. `is_due`: nothing was sent for `after_s` seconds. Calls `wake` when that becomes true."""
+
+    __slots__ = ("_after_s", "_loop", "_spoke_s", "_timer", "_wake", "is_due")
+
+    def __init__(self, after_s: float, wake: Callable[[], None]) -> None:
+        self._after_s = after_s
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._spoke_s = self._loop.time()
+        self._timer = self._loop.call_at(self._spoke_s + after_s, self._look)
+        self.is_due = False
+
+    def spoke(self) -> None:
+        self._spoke_s = self._loop.time()
+        self.is_due = False
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        due_s = self._spoke_s + self._after_s
+        if self._loop.time() < due_s:
+            self._timer = self._loop.call_at(due_s, self._look)
+            return
+        self.is_due = True
+        self._timer = self._loop.call_later(self._after_s, self._look)  # once more, if the writer is held up meanwhile
+        self._wake()

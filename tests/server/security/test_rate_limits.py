@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.errors import RateLimited
 from dragoman.server.security.callers import ALL_SCOPES, Caller, Limits
-from dragoman.server.security.rate_limits import RateLimits
+from dragoman.server.security.gate import RateLimits
 
 
 class Clock:

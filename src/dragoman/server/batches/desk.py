@@ -19,8 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from dragoman.batch.answers import bad_line
-from dragoman.batch.requests import BadLine, BatchError, BatchRequest, numbered_lines, read_line
+from dragoman.batch.files import BadLine, BatchError, BatchRequest, bad_line, numbered_lines, read_line
 from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
 from dragoman.errors import InvalidParameter, TooLarge, UnsupportedFeature
 from dragoman.server.api import Reply

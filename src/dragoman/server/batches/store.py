@@ -18,7 +18,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from dragoman.batch.answers import AnswerFile, sync_directory
+from dragoman.batch.files import AnswerFile, sync_directory
 from dragoman.errors import NotFound, TooLarge
 
 _SUFFIX = ".json"

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from dragoman.batch.requests import key_of, numbered_lines, read_line
+from dragoman.batch.files import key_of, numbered_lines, read_line
 from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
 from dragoman.server.apis.anthropic.request import ANTHROPIC, ERRORS

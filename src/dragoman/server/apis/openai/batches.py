@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from dragoman.batch.requests import PATHS
+from dragoman.batch.files import PATHS
 from dragoman.errors import Conflict, InvalidParameter, InvalidPayload, InvalidRequest, NotFound
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
 from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
