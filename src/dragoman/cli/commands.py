@@ -1,4 +1,7 @@
-"""Lists the commands. Their modules are imported only when needed, so that `--help` is fast."""
+"""Lists the commands. Their modules are imported only when needed, so that `--help` is fast.
+
+The module of a command has its usage, its options and its run; heavy imports are in functions, or the run is in NAME_run.
+"""
 
 from __future__ import annotations
 

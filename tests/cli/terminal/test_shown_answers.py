@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from dragoman.cli.terminal.chat_session import ChatSession, ReadAnswer, progress_words
-from dragoman.cli.terminal.conversation import Conversation
+from dragoman.cli.terminal.conversation import ChatSession, Conversation, ReadAnswer, progress_words
 from dragoman.cli.terminal.screen import Screen
 from dragoman.cli.terminal.servers import RemoteServer
 from tests.support.scripted_chat_server import said, scripted_chat_server

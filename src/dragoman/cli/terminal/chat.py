@@ -24,8 +24,7 @@ from dragoman.cli.terminal.arguments import (
     read_server,
     take_prompt,
 )
-from dragoman.cli.terminal.chat_session import ChatSession
-from dragoman.cli.terminal.conversation import Conversation, read_tools
+from dragoman.cli.terminal.conversation import ChatSession, Conversation, read_tools
 from dragoman.cli.terminal.line_editors import (
     PLAIN_EDITOR_NOTE,
     Dropped,
