@@ -24,7 +24,7 @@ from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.profile import AdapterOptions
 
 RANK, PAST = 16, 16  # PAST: tokens that each sequence has in the cache
 ROWS = (2, 32, 256)

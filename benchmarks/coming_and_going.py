@@ -41,7 +41,7 @@ from dragoman.errors import Conflict, NoMemory, NotFound
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.machine import available_memory_bytes
-from dragoman.models.runtime.memory import bound_arenas
+from dragoman.models.memory import bound_arenas
 from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel

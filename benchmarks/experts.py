@@ -5,7 +5,7 @@ model. Run by hand; on a machine that is busy read the processor time, not the w
 
     python -m benchmarks.experts --shape qwen3-30b-a3b --tokens 1 4 16 64 --form own apart dense
 
-Own and apart are those of `dragoman.models.blocks.experts`, with our kernels and with OpenVINO's; dense computes all experts
+Own and apart are those of `dragoman.models.blocks.mlp`, with our kernels and with OpenVINO's; dense computes all experts
 for all tokens with OpenVINO's.
 """
 
@@ -25,13 +25,11 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import runtime
-from dragoman.models import ModelOptions
-from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, route
-from dragoman.models.blocks.mlp import gated_mlp
+from dragoman.models import ModelOptions, memory
+from dragoman.models.blocks.mlp import ExpertWeights, Routing, gated_experts, gated_mlp, route
 from dragoman.models.blocks.nodes import add, multiply, split, unsqueeze
 from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.profile import KernelProfile, Kernels, kernel_profile
-from dragoman.models.runtime import memory
 from dragoman.models.storage.constants import Node, WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights

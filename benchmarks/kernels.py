@@ -32,13 +32,12 @@ from openvino import opset13 as ops
 
 from benchmarks.serving import bandwidth
 from dragoman.kernels.graph import PlacedMatrix, products, runtime
-from dragoman.kernels.memory import of_process
-from dragoman.kernels.native import CHUNK, Layout, library
+from dragoman.kernels.native import CHUNK, Layout, library, of_process
 from dragoman.models import ModelOptions
 from dragoman.models.blocks.linear import product
 from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.base import PackedMatrix, StoredTensor
-from dragoman.models.sources.gguf.stored import GGUF_FORMATS
+from dragoman.models.sources.gguf_rows import GGUF_FORMATS
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 from dragoman.models.storage.row_parts import RowParts

@@ -72,7 +72,7 @@ def load_and_tell(model: Path, dtype: str, cache_dir: Path) -> dict[str, Any]:
     """Load the model in this process; seconds and peak memory by stage, and what is left at the end."""
     watch, begin, processor_begin = MemoryWatch(), time.perf_counter(), time.process_time()
     from dragoman.models import ModelOptions, load_model  # here, so that importing is a stage too
-    from dragoman.models.runtime.memory import give_back
+    from dragoman.models.memory import give_back
 
     seconds: dict[str, float] = {}
     processor_s: dict[str, float] = {}

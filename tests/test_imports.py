@@ -440,7 +440,7 @@ READS_THE_ENVIRONMENT = (
     "dragoman.engine.vllm.surface",  # sets what vLLM reads
     "dragoman.kernels.presence",  # DRAGOMAN_KERNELS_ISA, which the library of kernels reads
     "dragoman.models.profile",  # OV_CPU_MAX_ISA, which OpenVINO reads, decides about kernels and so about weights
-    "dragoman.models.runtime.memory",  # leaves alone what the operator has told the C library
+    "dragoman.models.memory",  # leaves alone what the operator has told the C library
     "dragoman.tokenizer.template_process",  # hands on where Python's own library is, and nothing else
 )
 

@@ -28,7 +28,7 @@ from dragoman.errors import Conflict, NoMemory, NotFound, Unavailable
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.machine import available_memory_bytes
-from dragoman.models.runtime.memory import give_back
+from dragoman.models.memory import give_back
 from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel

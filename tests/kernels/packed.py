@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.kernels.graph import PlacedMatrix
-from dragoman.kernels.memory import of_process
-from dragoman.kernels.native import FLOATS, Layout, Library
+from dragoman.kernels.native import FLOATS, Layout, Library, of_process
 
 CODES = {"i4z": 16, "i4": 16, "i5": 32, "i8": 256}  # formats of groups, and how many codes each has
 

@@ -13,7 +13,7 @@ from dragoman.kernels.native import Layout, Library
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.profile import Processor, kernel_profile
 from dragoman.models.sources.base import Array
-from dragoman.models.sources.gguf.stored import QuantisedRows
+from dragoman.models.sources.gguf_rows import QuantisedRows
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, WeightType
 from dragoman.models.storage.packing import packed
 from dragoman.models.storage.row_parts import RowParts

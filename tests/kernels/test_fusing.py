@@ -17,7 +17,7 @@ from benchmarks.shapes import SHAPES, RandomSource
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.blocks import fusing
-from dragoman.models.blocks.whole_layers import join_layers
+from dragoman.models.blocks.fusing import join_layers
 from dragoman.models.families import base, read_model
 from dragoman.models.loader import compile_source
 from tests.models.test_fused_nodes import SMALL

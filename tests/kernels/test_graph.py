@@ -13,8 +13,7 @@ import pytest
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import PlacedMatrix, gated_mlp, products, runtime, table_rows
-from dragoman.kernels.memory import Memory
-from dragoman.kernels.native import Layout, Library
+from dragoman.kernels.native import Layout, Library, Memory
 from tests.kernels.packed import Packed, placed, random_matrix
 
 pytestmark = pytest.mark.varies("each instruction set has kernels of its own")

@@ -11,8 +11,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from dragoman.kernels.native import CHUNK, Layout, library
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
-from dragoman.models.storage.weight_memory import WeightMemory
+from dragoman.models.sources.gguf_rows import GGUF_FORMATS, QuantisedRows
+from dragoman.models.storage.constants import WeightMemory
 from tests.models.test_gguf_families import TYPED, typed_and_plain
 from tests.support.family_logits import logits_of
 from tests.support.tables import Rows

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
-from dragoman.models.adapters.peft import read_peft_adapter
+from dragoman.models.adapters.files import read_peft_adapter
+from dragoman.models.profile import AdapterOptions
 from tests.support.adapters import PREFIX, matrices_of, write_adapter
 from tests.support.family_checkpoint import write_family_checkpoint
 

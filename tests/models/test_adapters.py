@@ -12,7 +12,7 @@ import pytest
 from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.profile import AdapterOptions
 from tests.support.adapters import matrices_of, write_adapter, write_merged
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.family_checkpoint import write_family_checkpoint

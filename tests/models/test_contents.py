@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.models import LoadedModel, ModelOptions, contents, load_model
-from dragoman.models.contents import contents_digest
+from dragoman.models import LoadedModel, ModelOptions, fingerprint, load_model
+from dragoman.models.fingerprint import contents_digest
 from dragoman.models.identity import model_identity
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
@@ -18,12 +18,12 @@ from tests.support.random_checkpoint import RandomShape, write_checkpoint
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of three pieces and a bit, as they are read."""
-    monkeypatch.setattr(contents, "_PIECE", 1 << 12)
+    monkeypatch.setattr(fingerprint, "_PIECE", 1 << 12)
     directory = tmp_path / "model"
     directory.mkdir()
     (directory / "config.json").write_text("{}")
     with (directory / "model.safetensors").open("wb") as file:
-        file.truncate(3 * contents._PIECE + 5)
+        file.truncate(3 * fingerprint._PIECE + 5)
     return directory
 
 
@@ -56,7 +56,7 @@ def test_files_that_have_not_changed_are_not_read_again(
         raise AssertionError("read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(contents, "_hashed", refuse)
+        patch.setattr(fingerprint, "_hashed", refuse)
         assert contents_digest(model, memo) == first
         (model / "again").symlink_to(model)
         assert contents_digest(model / "again", memo) == first
@@ -65,7 +65,7 @@ def test_files_that_have_not_changed_are_not_read_again(
     assert contents_digest(model, memo) == first
     kept.chmod(0o666)  # anybody could have written it
     with monkeypatch.context() as patch:
-        patch.setattr(contents, "_hashed", refuse)
+        patch.setattr(fingerprint, "_hashed", refuse)
         with pytest.raises(AssertionError, match="read"):
             contents_digest(model, memo)
 

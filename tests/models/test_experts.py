@@ -14,7 +14,7 @@ import pytest
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import runtime
-from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts
+from dragoman.models.blocks.mlp import ExpertWeights, Routing, gated_experts
 from dragoman.models.facts import ExpertFacts
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage
 from dragoman.models.storage.row_parts import RowParts

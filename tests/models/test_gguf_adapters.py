@@ -13,9 +13,9 @@ import pytest
 from dragoman.files.model_texts import naming_gguf
 from dragoman.gguf.files import read_gguf
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
-from dragoman.models.adapters.reading import most_numbers, read_adapter
+from dragoman.models.adapters.files import most_numbers, read_adapter
 from dragoman.models.families import read_model
+from dragoman.models.profile import AdapterOptions
 from dragoman.models.vision.described import read_seeing_config
 from tests.models.test_adapters import ALL_SEVEN, EXACT, FAMILIES, logits
 from tests.support.adapters import matrices_of, write_adapter, write_gguf_adapter

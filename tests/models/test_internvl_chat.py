@@ -13,8 +13,7 @@ import pytest
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.families import read_model
-from dragoman.models.picture_rules import read_picture_rules
+from dragoman.models.families import read_model, read_picture_rules
 from dragoman.models.vision.tower import Tower
 from tests.support.family_checkpoint import read_case, write_case
 from tests.support.family_logits import error_on_prompt

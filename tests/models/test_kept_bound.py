@@ -14,7 +14,7 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from dragoman.hub.inventory import STORED_TYPES, kept_models
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.runtime.kept_bound import bound_kept, note_use
+from dragoman.models.kept_files import bound_kept, note_use
 from dragoman.models.storage.constants import StoredType
 
 

@@ -26,13 +26,10 @@ import xxhash
 
 from dragoman import models
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models import LoadedModel, ModelOptions, kept_files, load_model
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.kept_files import SealedBytes, append_seal, code_digest, compile_and_keep, map_kept
 from dragoman.models.profile import kernel_profile
-from dragoman.models.runtime import kept_name, seal
-from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
-from dragoman.models.runtime.kept_name import code_digest
-from dragoman.models.runtime.seal import SealedBytes, append_seal
 from tests.support.expert_models import write_experts
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.family_logits import error_on_prompt
@@ -228,7 +225,7 @@ def test_a_file_of_which_one_bit_has_changed_is_told_and_made_anew(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seal, "PART_BYTES", 1 << 16)  # so that even this file has a middle
+    monkeypatch.setattr(kept_files, "PART_BYTES", 1 << 16)  # so that even this file has a middle
     options = ModelOptions(weight_type, cache_dir=tmp_path)
     expected = answers(load_model(directory, options))
     path = kept_file(tmp_path)
@@ -269,7 +266,7 @@ class ImportingCore:
 def test_the_ends_are_checked_before_the_graph_is_read_and_all_else_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seal, "PART_BYTES", 1000)
+    monkeypatch.setattr(kept_files, "PART_BYTES", 1000)
     path = tmp_path / "model.blob"
     path.write_bytes(b"header\n" + bytes(993) + b"a" * 1000 + b"b" * 1000 + b"z" * 10)
     append_seal(path)
@@ -294,7 +291,7 @@ def test_the_ends_are_checked_before_the_graph_is_read_and_all_else_before_it_is
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 5000])
 def test_a_seal_fits_files_of_any_size(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal, "PART_BYTES", 1000)
+    monkeypatch.setattr(kept_files, "PART_BYTES", 1000)
     path = tmp_path / "file"
     contents = bytes(range(250)) * 20
     path.write_bytes(contents[:size])
@@ -396,7 +393,7 @@ def test_what_the_disk_has_no_room_for_is_made_anew_at_the_next_start(
 
 FAILING = [
     ("tempfile.mkdtemp", errno.EROFS),
-    ("dragoman.models.runtime.kept_bound.append_seal", errno.ENOSPC),
+    ("dragoman.models.kept_files.append_seal", errno.ENOSPC),
     ("pathlib.Path.replace", errno.EROFS),
 ]
 
@@ -442,7 +439,7 @@ def test_a_model_whose_code_cannot_be_read_is_loaded_and_not_kept(
 ) -> None:
     (tmp_path / "nothing").mkdir()
     assert code_digest(tmp_path / "nothing") is None
-    monkeypatch.setattr(kept_name, "own_code", lambda: None)
+    monkeypatch.setattr(kept_files, "own_code", lambda: None)
     loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "cache"))
     assert loaded.mapping is None
     assert not (tmp_path / "cache").exists()

@@ -17,14 +17,14 @@ WORKER = """
 import glob, sys
 from pathlib import Path
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.runtime import kept_graph
+from dragoman.models import kept_files
 
 def stop(*values, **named):
     print("here", flush=True)
     sys.stdin.read()
 
 place, name = {
-    "written": (kept_graph, "append_seal"), "sealed": (Path, "replace"), "moved": (glob, "escape"),
+    "written": (kept_files, "append_seal"), "sealed": (Path, "replace"), "moved": (glob, "escape"),
 }[sys.argv[3]]
 setattr(place, name, stop)
 load_model(Path(sys.argv[1]), ModelOptions(cache_dir=Path(sys.argv[2])))

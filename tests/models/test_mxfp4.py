@@ -11,8 +11,7 @@ import pytest
 from openvino import opset13 as ops
 
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
-from dragoman.models.profile import kernel_profile
+from dragoman.models.profile import AdapterOptions, kernel_profile
 from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.sources.mxfp4 import Mxfp4Matrix
 from dragoman.models.sources.opening import stored_weights

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.profile import AdapterOptions
 from tests.models.test_adapters import ALL_SEVEN, EXACT, logits, of_prompt
 from tests.support.adapters import matrices_of, write_adapter, write_merged
 from tests.support.exported_model import write_exported

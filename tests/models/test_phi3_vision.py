@@ -25,8 +25,7 @@ from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.config import Config
-from dragoman.models.ir.phi3_vision import Phi3Vision
-from dragoman.models.vision.hd_tiles import HdPictures
+from dragoman.models.ir.phi3_vision import HdPictures, Phi3Vision
 from dragoman.models.vision.tower import Tower
 from tests.support.family_checkpoint import Array
 from tests.support.forward import forward_batch

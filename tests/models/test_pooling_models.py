@@ -15,8 +15,7 @@ from safetensors.numpy import load_file, save_file
 from dragoman.errors import ModelError
 from dragoman.models.pooling.facts import PoolingMode
 from dragoman.models.pooling.families import read_text_model
-from dragoman.models.pooling.families.bert import distance_buckets
-from dragoman.models.pooling.families.turned_bert import Gte
+from dragoman.models.pooling.families.bert import Gte, distance_buckets
 from dragoman.models.pooling.model import LoadedPooler, load_pooler, pooled
 from dragoman.models.pooling.recipe import purpose_of, read_recipe
 from dragoman.models.profile import ModelOptions

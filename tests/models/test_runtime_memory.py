@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.models.runtime.memory import give_back
-from dragoman.models.storage.pages import forget_pages
+from dragoman.models.memory import forget_pages, give_back
 from tests.support import heaps
 from tests.support.frozen import thaw
 from tests.support.random_checkpoint import RandomShape, write_checkpoint

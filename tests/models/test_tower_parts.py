@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.vision.parts import end_of_part, parts_of
+from dragoman.models.vision.blocks import end_of_part, parts_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -22,7 +22,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.runtime import memory as runtime_memory
+from dragoman.models import memory as runtime_memory
 from dragoman.models.storage.constants import WeightType
 from dragoman.types import EngineRequest, SamplingParams
 from tests.support.step_memory import anonymous_mib

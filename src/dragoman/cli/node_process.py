@@ -76,7 +76,7 @@ def main(words: list[str]) -> NoReturn:
 def _run(link: socket.socket, load: Load) -> None:
     """Load the model, and run requests to the end. Raises: EOFError, OSError if the server in front is gone."""
     from dragoman.host.loading import ModelLoad  # imports the runtime
-    from dragoman.models.runtime.memory import bound_arenas
+    from dragoman.models.memory import bound_arenas
 
     bound_arenas()
     sending = threading.Lock()

@@ -35,7 +35,7 @@ from dragoman.host.settings import server_config, tls_of
 from dragoman.hub.environment import hub_environment
 from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging, write_to
 from dragoman.models import ModelError
-from dragoman.models.runtime.memory import bound_arenas, return_freed_memory
+from dragoman.models.memory import bound_arenas, return_freed_memory
 from dragoman.server.apis import set_up_all
 from dragoman.server.observation.request_log import LOGGER_NAME, LogForm
 from dragoman.server.process import raise_descriptor_limit

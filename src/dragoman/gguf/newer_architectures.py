@@ -1,6 +1,6 @@
-"""Architectures of GGUF files of 2025 and 2026: mixtures of experts, Gemma 3n and 4, MLPs without a gate.
+"""Architectures of GGUF files whose layers scan or convolve; and those of 2025 and 2026, most of them with experts.
 
-Source of the facts: llama.cpp, conversion/.
+Source of the facts: llama.cpp, conversion/, as for `architectures`, which lists them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dragoman.gguf.architecture import (
     EXPERT_KEYS,
     EXPERT_SIZE,
     EXPERTS,
+    FACTOR_KEYS,
     HEAD_NORMS,
     KEYS,
     LAYER_NORM_KEYS,
@@ -23,17 +24,235 @@ from dragoman.gguf.architecture import (
     NORM_BEFORE_MLP,
     NORMS_AFTER,
     OUTER,
+    PAIRS,
     PLAIN,
     QKV_BIASES,
     SHARED,
     WINDOW,
     Architecture,
+    Names,
     without,
 )
 
+_SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func")
+_SAID_BY_TENSORS = ("feed_forward_length", "attention.head_count_kv", "ssm.inner_size")
+
+
+def _scan(mixer: str) -> Names:
+    names = {"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_norm": "norm", "ssm_out": "out_proj"}
+    alone = {"ssm_dt.bias": "dt_bias", "ssm_a": "A_log", "ssm_d": "D"}
+    return {part: f"{mixer}.{name}" for part, name in (names | alone).items()}
+
+
+def _channel_scan(mixer: str) -> Names:
+    return without(_scan(mixer), "ssm_norm", "ssm_dt.bias") | {"ssm_x": f"{mixer}.x_proj", "ssm_dt": f"{mixer}.dt_proj"}
+
+
+_SCAN_BIASES = {"use_conv_bias": ("ssm_conv1d.bias",), "use_bias": ("ssm_in.bias",)}
+_MAMBA_BIASES = {"mamba_conv_bias": ("ssm_conv1d.bias",), "mamba_proj_bias": ("ssm_in.bias",)}
+_BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
+_HYBRID_KEYS = {
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+}
+_MAMBA = Architecture(
+    "MambaForCausalLM",
+    {
+        "num_hidden_layers": "block_count",
+        "hidden_size": "embedding_length",
+        "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        "conv_kernel": "ssm.conv_kernel",
+        "state_size": "ssm.state_size",
+        "time_step_rank": "ssm.time_step_rank",
+    },
+    layers="backbone.layers",
+    outer=_BACKBONE,
+    layer={"attn_norm": "norm"} | _channel_scan("mixer"),
+    unread=("context_length", "feed_forward_length", "attention.head_count", "ssm.inner_size", "ssm.dt_b_c_rms"),
+    flags=_SCAN_BIASES,
+)
+FALCON_MAMBA = replace(_MAMBA, hugging_face="FalconMambaForCausalLM")
+_MAMBA2 = replace(
+    _MAMBA,
+    hugging_face="Mamba2ForCausalLM",
+    keys=without(_MAMBA.keys, "time_step_rank") | {"n_groups": "ssm.group_count", "num_heads": "ssm.time_step_rank"},
+    layer={"attn_norm": "norm"} | _scan("mixer"),
+)
+_NEMOTRON_H = replace(
+    _MAMBA2,
+    hugging_face="NemotronHForCausalLM",
+    keys=without(KEYS, "intermediate_size", "rms_norm_eps", "rope_theta")
+    | {
+        "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        "conv_kernel": "ssm.conv_kernel",
+        "mamba_num_heads": "ssm.time_step_rank",
+        "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size",
+    },
+    layer={
+        "attn_norm": "norm",
+        "attn_q": "mixer.q_proj",
+        "attn_k": "mixer.k_proj",
+        "attn_v": "mixer.v_proj",
+        "attn_output": "mixer.o_proj",
+        "ffn_up": "mixer.up_proj",
+        "ffn_down": "mixer.down_proj",
+    }
+    | _scan("mixer"),
+    orders=PAIRS,
+    # Keys about the scale and rotation of attention, which does not rotate here.
+    unread=(*_SAID_BY_TENSORS, "attention.layer_norm_epsilon", "rope.freq_base"),
+    flags=_SCAN_BIASES | BIASES | {"mlp_bias": ("ffn_up.bias", "ffn_up_shexp.bias")},
+)
+_NEMOTRON_H_EXPERTS = replace(
+    _NEMOTRON_H,
+    keys=_NEMOTRON_H.keys
+    | {
+        "n_routed_experts": "expert_count",
+        "num_experts_per_tok": "expert_used_count",
+        "n_shared_experts": "expert_shared_count",
+        "norm_topk_prob": "expert_weights_norm",
+        "routed_scaling_factor": "expert_weights_scale",
+        "n_group": "expert_group_count",
+        "topk_group": "expert_group_used_count",
+        "moe_latent_size": "moe_latent_size",
+    },
+    layer=_NEMOTRON_H.layer
+    | {
+        "ffn_gate_inp": "mixer.gate",
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_up_exps": "mixer.experts.{expert}.up_proj",
+        "ffn_down_exps": "mixer.experts.{expert}.down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
+    unread=(*_NEMOTRON_H.unread, *_SIZES, "nextn_predict_layers"),
+    sizes=MOE_SIZE | {"moe_shared_expert_intermediate_size": "ffn_down_shexp.weight"},
+)
+_JAMBA = replace(
+    PLAIN,
+    hugging_face="JambaForCausalLM",
+    keys=without(KEYS, "num_key_value_heads", "rope_theta")
+    | EXPERT_KEYS
+    | {"mamba_d_conv": "ssm.conv_kernel", "mamba_d_state": "ssm.state_size", "mamba_dt_rank": "ssm.time_step_rank"},
+    outer=OUTER | {"output_norm": "model.final_layernorm"},
+    layer=ATTENTION
+    | {name: target.replace("mlp", "feed_forward") for name, target in (MLP | EXPERTS).items()}
+    | _channel_scan("mamba")
+    | {
+        "ffn_norm": "pre_ff_layernorm",
+        "ffn_gate_inp": "feed_forward.router",
+        "ssm_dt_norm": "mamba.dt_layernorm",
+        "ssm_b_norm": "mamba.b_layernorm",
+        "ssm_c_norm": "mamba.c_layernorm",
+    },
+    cuts={},
+    unread=("attention.head_count_kv", "ssm.inner_size"),
+    flags=_MAMBA_BIASES,
+)
+_FALCON_H1 = replace(
+    PLAIN,
+    hugging_face="FalconH1ForCausalLM",
+    keys=KEYS | _HYBRID_KEYS | {"mamba_d_ssm": "ssm.inner_size"},
+    outer=_JAMBA.outer,
+    layer=ATTENTION
+    | {name: target.replace("mlp", "feed_forward") for name, target in MLP.items()}
+    | _scan("mamba")
+    # the one tensor whose name in the file is not that of a module
+    | {"ffn_norm": "pre_ff_layernorm.weight", "ffn_norm.weight": "pre_ff_layernorm.weight"},
+    cuts={},
+    flags=_MAMBA_BIASES | BIASES | {"mamba_rms_norm": ("ssm_norm",), "projectors_bias": ("ssm_out.bias",)},
+    fixed={"mamba_norm_before_gate": False},  # as llama.cpp computes; what is multiplied is multiplied in the matrices
+)
+_GRANITE_HYBRID = replace(
+    PLAIN,
+    hugging_face="GraniteMoeHybridForCausalLM",
+    keys=without(KEYS, "head_dim", "num_key_value_heads", "intermediate_size") | _HYBRID_KEYS | FACTOR_KEYS,
+    layer=ATTENTION | _scan("mamba") | {"ffn_norm": "post_attention_layernorm", "ffn_down": "shared_mlp.output_linear"},
+    joined={"shared_mlp.input_linear": ("ffn_gate", "ffn_up")},
+    cuts={},
+    orders=PAIRS,
+    unread=(*_SAID_BY_TENSORS, *_SIZES),
+    flags=_MAMBA_BIASES | BIASES,
+    sizes={"shared_intermediate_size": "ffn_down.weight"},
+    fixed={"num_local_experts": 0, "position_embedding_type": "nope"},
+)
+GRANITE_HYBRID_EXPERTS = replace(
+    _GRANITE_HYBRID,
+    keys=_GRANITE_HYBRID.keys | LOCAL_EXPERT_KEYS,
+    layer=without(_GRANITE_HYBRID.layer, "ffn_down")
+    | {
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_down_exps": "block_sparse_moe.output_linear",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
+    joined={
+        "block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
+        "shared_mlp.input_linear": ("ffn_gate_shexp", "ffn_up_shexp"),
+    },
+    sizes={"intermediate_size": "ffn_down_exps.weight", "shared_intermediate_size": "ffn_down_shexp.weight"},
+)
+BAMBA = replace(
+    _GRANITE_HYBRID,
+    hugging_face="BambaForCausalLM",
+    keys=without(KEYS, "head_dim", "num_key_value_heads") | _HYBRID_KEYS,
+    fixed={"partial_rotary_factor": 1.0},
+    sizes={},
+    outer=_JAMBA.outer,
+    layer=_FALCON_H1.layer | {"ffn_norm": "pre_ff_layernorm.weight"},
+    joined={},
+)
+LFM2 = replace(
+    PLAIN,
+    hugging_face="Lfm2ForCausalLM",
+    keys=without(KEYS, "rms_norm_eps", "num_key_value_heads")
+    | {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"},
+    outer=OUTER | {"output_norm": "model.embedding_norm", "token_embd_norm": "model.embedding_norm"},
+    layer={
+        "attn_norm": "operator_norm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    fixed={"block_auto_adjust_ff_dim": False},
+    unread=("attention.head_count_kv",),
+    flags={"conv_bias": ("shortconv.conv.bias",)},
+)
+_LFM2_EXPERTS = replace(
+    LFM2,
+    hugging_face="Lfm2MoeForCausalLM",
+    keys=LFM2.keys | EXPERT_KEYS | {"num_dense_layers": "leading_dense_block_count"},
+    layer=LFM2.layer
+    | {
+        "ffn_gate_inp": "feed_forward.gate",
+        "exp_probs_b.bias": "feed_forward.expert_bias",
+        "ffn_gate_exps": "feed_forward.experts.{expert}.w1",
+        "ffn_up_exps": "feed_forward.experts.{expert}.w3",
+        "ffn_down_exps": "feed_forward.experts.{expert}.w2",
+    },
+    fixed={},
+    unread=(*LFM2.unread, *_SIZES),
+    flags={**LFM2.flags, "use_expert_bias": ("exp_probs_b",)},
+    sizes=MOE_SIZE,
+)
+
+
 _UP_DOWN = without(MLP, "ffn_gate")
 _GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
-_SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func")
 MINISTRAL3 = replace(
     LLAMA,
     hugging_face="Ministral3ForCausalLM",
@@ -236,10 +455,17 @@ NEWER: dict[str, Architecture] = {
     ),
     "dots1": _DOTS1,
     "exaone-moe": _EXAONE_EXPERTS,
+    "falcon-h1": _FALCON_H1,
     "gemma3n": _GEMMA3N,
     "gemma4": _GEMMA4,
+    "granitehybrid": _GRANITE_HYBRID,
     "hunyuan-moe": _HUNYUAN_EXPERTS,
     "jais2": _JAIS2,
+    "jamba": _JAMBA,
+    "lfm2": LFM2,
+    "lfm2moe": _LFM2_EXPERTS,
+    "mamba": _MAMBA,
+    "mamba2": _MAMBA2,
     "minimax-m2": _MINIMAX_M2,
     "nemotron": replace(
         _JAIS2,
@@ -248,4 +474,6 @@ NEWER: dict[str, Architecture] = {
         has_raised_norms=True,
         unread=("attention.layer_norm_rms_epsilon",),  # the converter writes both
     ),
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": _NEMOTRON_H_EXPERTS,
 }

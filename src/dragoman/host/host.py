@@ -40,7 +40,7 @@ from dragoman.host.loading import check_room
 from dragoman.host.recovery import FailurePolicy, Recovery
 from dragoman.host.reports import log_progress, noted_progress, told, tried
 from dragoman.models import ModelError
-from dragoman.models.runtime.memory import give_back
+from dragoman.models.memory import give_back
 from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 

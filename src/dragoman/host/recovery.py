@@ -17,7 +17,7 @@ from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.host.hosted import Hosted
 from dragoman.host.loading import ModelLoad, citing
 from dragoman.host.machine import available_memory_bytes
-from dragoman.models.runtime.memory import give_back
+from dragoman.models.memory import give_back
 from dragoman.server.hosting import ModelState
 
 logger = logging.getLogger("dragoman.host")

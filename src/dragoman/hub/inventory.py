@@ -76,7 +76,7 @@ def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalMo
 
 
 def _name_and_form(path: Path) -> tuple[str, str]:
-    """The model and the graph's form, from a file name of `models.runtime.kept_name`; four digits tell graphs apart."""
+    """The model and the graph's form, from a file name of `models.kept_files`; four digits tell graphs apart."""
     parts = path.stem.rsplit("-", 3)
     if len(parts) == 4 and parts[1].partition(".")[0] in STORED_TYPES:
         return parts[0], f"{parts[1].replace('.', ', ')} #{parts[2][:4]}"

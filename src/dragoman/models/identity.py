@@ -13,9 +13,9 @@ import openvino as ov
 
 from dragoman import __version__
 from dragoman.kernels.native import library
+from dragoman.models.kept_files import own_code
 from dragoman.models.loader import LoadedModel
 from dragoman.models.profile import most_instructions, uses_library
-from dragoman.models.runtime.kept_name import own_code
 
 
 def model_identity(model: LoadedModel, contents: str, *others: str | None) -> str:

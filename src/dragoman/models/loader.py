@@ -14,19 +14,26 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import openvino as ov
+
 from dragoman.files.model_texts import is_gguf, naming_gguf
 from dragoman.files.ownership import own_directory
 from dragoman.kernels.graph import runtime
 from dragoman.kernels.native import library
-from dragoman.models.adapters.inputs import adapter_places
-from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
-from dragoman.models.adapters.merging import MergedAdapter
+from dragoman.models import memory
+from dragoman.models.adapters.inputs import ADAPTER_INPUTS, MASK, adapter_places
+from dragoman.models.adapters.loading import AdapterPlan, MergedAdapter, ModelAdapters, plan_adapters
+from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.ir.files import has_graph, is_ir
+from dragoman.models.kept_files import bound_kept, compile_and_keep, kept_name, map_kept, note_use
+from dragoman.models.kept_files import built as built_over
 from dragoman.models.profile import (
+    BLOCK_SIZE,
     KernelProfile,
     ModelOptions,
     keeps_file_types,
@@ -36,20 +43,12 @@ from dragoman.models.profile import (
     tell_library,
     uses_library,
 )
-from dragoman.models.runtime import memory
-from dragoman.models.runtime.kept_bound import bound_kept, note_use
-from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
-from dragoman.models.runtime.kept_name import kept_name
-from dragoman.models.runtime.kept_weights import built as built_over
-from dragoman.models.runtime.warm_up import CACHES, NUM_TOKENS, warm_up
 from dragoman.models.sources.base import WeightSource
-from dragoman.models.sources.opening import StoredWeights, stored_weights
-from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.models.sources.opening import StoredWeights, read_ahead, stored_weights
 from dragoman.models.stages import BUILDING, COMPILING, MAPPING, READING, WARMING_UP
-from dragoman.models.storage.constants import WeightStorage
+from dragoman.models.storage.constants import WeightMemory, WeightStorage
 from dragoman.models.storage.packing import keeps_type
 from dragoman.models.storage.row_parts import RowParts
-from dragoman.models.storage.weight_memory import WeightMemory
 from dragoman.models.vision.base import EMBEDDINGS
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described, read_seeing_config
 from dragoman.models.vision.tower import Tower
@@ -362,3 +361,60 @@ def _build_graph(
         parts.finish()
         tell(num_values)
         return graph
+
+
+CACHES = ("key_cache.", "value_cache.", "state_cache.", "rows_cache.")
+"""The begins of names of inputs that are caches, before the number of their layer."""
+
+NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
+
+
+def warm_up(compiled: Any, num_tokens: int = NUM_TOKENS) -> None:
+    """Compute a step of `num_tokens` in a cache of its own.
+
+    Without tokens the plugin only makes what nodes need: enough where weights are packed, since a step reads all of
+    them.
+    """
+    request = compiled.create_infer_request()
+    values = {
+        "input_ids": np.zeros(num_tokens, dtype=np.int64),
+        "position_ids": np.arange(num_tokens, dtype=np.int64),
+        "past_lens": np.zeros(1, dtype=np.int32),
+        "subsequence_begins": np.array([0, num_tokens], dtype=np.int32),
+        "block_indices": np.zeros(1, dtype=np.int32),
+        "block_indices_begins": np.array([0, 1], dtype=np.int32),
+        "max_context_len": np.array(num_tokens, dtype=np.int32),
+        PICTURE_ROWS: np.zeros(0, dtype=np.int64),
+        TOKEN_TYPES: np.zeros(num_tokens, dtype=np.int32),
+        ROTARY_POSITIONS: np.zeros((3, num_tokens), dtype=np.int64),
+        "rotary_regime": np.zeros(num_tokens, dtype=np.int64),
+        "state_blocks": np.zeros(2, dtype=np.int32),  # for exported graphs with states: read one, write one
+        "state_blocks_begins": np.array([0, 2], dtype=np.int32),
+        "state_interval": np.array([BLOCK_SIZE], dtype=np.int32),
+        "sampled_tokens_indices": np.array([num_tokens - 1] if num_tokens else [], dtype=np.int64),
+    }
+    for port in compiled.inputs:
+        name = port.get_any_name()
+        if name.startswith(CACHES):
+            request.set_tensor(port, _one_block(port))
+        elif name == MASK:
+            request.set_tensor(port, ov.Tensor(np.zeros((num_tokens, 0), dtype=np.float32)))
+        elif name == PICTURE_EMBEDDINGS or name.startswith(ADAPTER_INPUTS):
+            request.set_tensor(port, _rows(port, 0))
+        else:
+            request.set_tensor(port, ov.Tensor(values[name.partition(".")[0]]))  # "past_lens.1" as "past_lens"
+    request.infer()
+
+
+def _one_block(port: Any) -> Any:
+    dimensions = list(port.get_partial_shape())[1:]
+    tensor = ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
+    if port.get_any_name().startswith("state_cache."):  # is read before it is written
+        tensor.data[...] = 0
+    return tensor
+
+
+def _rows(port: Any, count: int) -> Any:
+    tensor = ov.Tensor(port.get_element_type(), ov.Shape([count, port.get_partial_shape()[1].get_length()]))
+    tensor.data[...] = 0
+    return tensor

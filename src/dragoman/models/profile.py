@@ -15,7 +15,6 @@ import openvino as ov
 
 from dragoman.kernels.native import LibraryMissing, library
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale
-from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ModelFacts, StateFacts
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
@@ -330,3 +329,15 @@ def _flags(cpu_info: Path) -> str:
             return next((line for line in lines if line.startswith("flags")), "")  # "Features" elsewhere than on x86
     except OSError:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """Names and paths of the first adapters. `merges`: the only one is merged into the weights.
+
+    `takes_more`: others may come while the model runs, for any linear layer.
+    """
+
+    directories: tuple[tuple[str, Path], ...] = ()
+    merges: bool = False
+    takes_more: bool = False

@@ -13,7 +13,7 @@ import pytest
 from dragoman.engine.rolling.adapters import AdapterBank, AdapterTable
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.profile import AdapterOptions
 from tests.support.adapters import matrices_of, write_adapter, write_gguf_adapter
 from tests.support.family_checkpoint import write_family_checkpoint
 

@@ -20,7 +20,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AdapterUse, AddRequest
 from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.profile import AdapterOptions
 from dragoman.types import EngineRequest
 from tests.engine.naive import Collector, make_request
 from tests.support.adapters import matrices_of, write_adapter, write_merged

@@ -30,11 +30,11 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.stored_prefixes.store import Stored, StoredModel
 from dragoman.files.model_texts import model_name
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
-from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
+from dragoman.models.fingerprint import contents_digest
 from dragoman.models.identity import model_identity
+from dragoman.models.kept_files import code_digest
 from dragoman.models.profile import computes_alike
-from dragoman.models.runtime.kept_name import code_digest
 from dragoman.prefix_store import BlockStore, StoreError
 
 logger = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, Specu
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.files.model_texts import is_gguf, naming_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
+from dragoman.models.adapters.files import most_numbers
 from dragoman.models.adapters.loading import ModelAdapters
-from dragoman.models.adapters.reading import most_numbers
+from dragoman.models.blocks.step import rows_per_block
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
 from dragoman.models.ir.read import read_ir
-from dragoman.models.kept_rows import rows_per_block
 from dragoman.models.profile import KernelProfile, computes_alike, keeps_file_types, kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.models import ModelOptions
-from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.profile import AdapterOptions
 
 DEFAULT_WEIGHT_TYPE = "int8"  # int4 decodes a sixth faster but costs accuracy: the operator's decision
 

@@ -16,7 +16,7 @@ from dragoman.engine.base import PictureRules
 from dragoman.engine.factory import EngineSetup
 from dragoman.errors import UnsupportedFeature
 from dragoman.models.config import ModelError
-from dragoman.models.picture_rules import read_picture_rules
+from dragoman.models.families import read_picture_rules
 from dragoman.types import EngineRequest, Picture, PictureSpan
 
 _KEYS = "mm_processor_kwargs"

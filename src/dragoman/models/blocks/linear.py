@@ -1,17 +1,22 @@
-"""Products with weight matrices, alone or several over the same input; chooses whose kernels compute them."""
+"""Products with weight matrices, alone or several over the same input; and the two ends of a decoder.
+
+Chooses whose kernels compute them. Families scale and cap.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.kernels import graph as kernels
-from dragoman.models.blocks.nodes import add, integers, scalar, split, width
+from dragoman.models.blocks.nodes import add, gather_rows, integers, reshape, scalar, split, unsqueeze, width
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, is_order
-from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
-from dragoman.models.storage.packing import packed, packed_order
+from dragoman.models.sources.gguf_rows import QuantisedRows
+from dragoman.models.storage.constants import Node, WeightStorage, constant, embedding_table, weight_matrix
+from dragoman.models.storage.packing import keeps_type, packed, packed_order
 from dragoman.models.weights import Weights, can_be_joined, joined
 
 
@@ -74,3 +79,23 @@ def have_one_order(matrices: Sequence[StoredTensor]) -> bool:
 
 def _bias(weights: Weights, num_rows: int, is_there: bool) -> Array | None:
     return weights.vector(num_rows, "bias") if is_there else None
+
+
+def embedding(token_ids: Node, weights: Weights, num_rows: int, size: int, *, is_large: bool = False) -> Node:
+    """The table's rows, f32 [T, 1, size]. `is_large`: our kernels read it as they read the head's matrix."""
+    table: Any = weights.matrix(num_rows, size)
+    if _is_packed(table, weights, is_large=is_large):
+        as_head = packed(table, weights.careful().storage, name=weights.whole_name)
+        return unsqueeze(kernels.table_rows(token_ids, as_head), 1)
+    return unsqueeze(gather_rows(embedding_table(table, weights.storage), token_ids), 1)
+
+
+def _is_packed(table: Any, weights: Weights, *, is_large: bool) -> bool:
+    if isinstance(table, QuantisedRows) and keeps_type(table.type_name, weights.storage.format):
+        return True
+    return weights.storage.format.is_ours and (weights.is_tied or is_large) and packed_order(table) is None
+
+
+def logits(x: Node, weights: Weights, vocab_size: int, *, bias: bool = False) -> Node:
+    """f32 [R, vocab]. The head is stored with more bits: what it loses is lost in every logit."""
+    return reshape(linear(x, weights.careful(), vocab_size, bias=bias), -1, vocab_size)

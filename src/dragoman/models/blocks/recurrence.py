@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.kernels import recurrent
-from dragoman.kernels.recurrent import HeadScan
+from dragoman.kernels import graph as kernels
+from dragoman.kernels.graph import HeadScan
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ChannelScanFacts, DeltaFacts, GatedRecurrenceFacts, ScanFacts
@@ -26,7 +26,7 @@ def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = Fals
     shift = weights.vector(facts.width, "bias") if bias else None
     taps = taps.reshape(facts.width, facts.length)
     kept, num_slots = layer.kept_rows(facts)
-    convolved: Node = recurrent.convolution(x, taps, shift, kept, num_slots, has_silu=has_silu)
+    convolved: Node = kernels.convolution(x, taps, shift, kept, num_slots, has_silu=has_silu)
     return convolved
 
 
@@ -39,7 +39,7 @@ def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: 
     assert isinstance(facts, DeltaFacts)
     sizes = (facts.num_key_heads, facts.num_heads, facts.key_size, facts.value_size)
     scan = HeadScan(True, *sizes, *head_rates(weights, facts.num_heads))
-    read: Node = recurrent.heads([mixed, steps, parts], layer.kept_state(facts.state_shape), scan)
+    read: Node = kernels.heads([mixed, steps, parts], layer.kept_state(facts.state_shape), scan)
     return read
 
 
@@ -51,12 +51,12 @@ def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, fa
     sizes = (facts.num_groups, facts.num_heads, facts.state_size, facts.head_size)
     skips = weights.vector(facts.num_heads, "D")
     scan = HeadScan(False, *sizes, *head_rates(weights, facts.num_heads), skips, facts.step_limits)
-    read: Node = recurrent.heads([mixed, steps], layer.kept_state(facts.state_shape), scan)
+    read: Node = kernels.heads([mixed, steps], layer.kept_state(facts.state_shape), scan)
     return read
 
 
 def channel_scan(rows: list[Node], biases: Array, weights: Weights, layer: LayerInputs) -> Node:
-    """The channels' output by a selective scan, [T, 1, width]. `rows`: x, steps, keys, queries, see `recurrent.channels`.
+    """The channels' output by a selective scan, [T, 1, width]. `rows`: x, steps, keys, queries, see `kernels.channels`.
 
     `weights`: of rates and skips; `biases`: of steps, f32 [width].
     """
@@ -64,15 +64,15 @@ def channel_scan(rows: list[Node], biases: Array, weights: Weights, layer: Layer
     assert isinstance(facts, ChannelScanFacts)
     rates = -np.exp(_numbers(weights, (facts.width, facts.state_size), "A_log")).T
     skips, kept = weights.vector(facts.width, "D"), layer.kept_state(facts.state_shape)
-    read: Node = recurrent.channels(rows, kept, rates, biases, skips)
+    read: Node = kernels.channels(rows, kept, rates, biases, skips)
     return read
 
 
 def gated_recurrence(rows: list[Node], rates: Array, layer: LayerInputs) -> Node:
-    """The states of the channels, [T, 1, width]. `rows`: x and two kinds of gates, see `recurrent.gates`."""
+    """The states of the channels, [T, 1, width]. `rows`: x and two kinds of gates, see `kernels.gates`."""
     facts = layer.step.facts.recurrent_layers[layer.index]
     assert isinstance(facts, GatedRecurrenceFacts)
-    read: Node = recurrent.gates(rows, layer.kept_state(facts.state_shape), rates)
+    read: Node = kernels.gates(rows, layer.kept_state(facts.state_shape), rates)
     return read
 
 

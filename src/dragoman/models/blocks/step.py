@@ -9,13 +9,11 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.kernels.graph import AttentionLayout
-from dragoman.kernels.recurrent import Kept
+from dragoman.kernels.graph import BLOCK_SLOTS, AttentionLayout, Kept
 from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
 from dragoman.models.blocks.rotary import Angles, query_growth, rotary_angles
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, ModelFacts, QueryGrowth, RotaryRule
-from dragoman.models.kept_rows import rows_per_block
 from dragoman.models.storage.constants import Node
 
 PICTURE_ROWS, PICTURE_EMBEDDINGS = "picture_rows", "picture_embeddings"
@@ -167,3 +165,8 @@ class LayerInputs:
     @property
     def tables(self) -> BlockTables:
         return self.step.tables[self.step.facts.cache_kind(self.index)]
+
+
+def rows_per_block(facts: ConvolutionFacts, *, takes_back: bool) -> int:
+    """The number of a block's last tokens whose rows are kept: those looked back at, all if tokens may be taken back."""
+    return BLOCK_SLOTS if takes_back else min(facts.length - 1, BLOCK_SLOTS)

@@ -5,15 +5,18 @@ A new family is a class here and a line in `architectures.FAMILIES`; a start imp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from dragoman.models.architectures import FAMILIES
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family
 from dragoman.models.sources.quantised import QUANTISATION_KEYS, read_layout
-from dragoman.models.vision.base import VisionFamily
+from dragoman.models.vision.base import PictureProcessor, VisionFamily
+from dragoman.models.vision.described import NOT_DESCRIBED, is_described, read_described, read_seeing_config
 
 
 def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
@@ -57,6 +60,16 @@ def _find_tower(architecture: str) -> type[VisionFamily] | None:
     from dragoman.models.families.vision import find_tower  # imports a dozen families
 
     return find_tower(architecture)
+
+
+def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
+    """The processor, and the placeholder's id. `changes`: to preprocessor_config.json, as JSON. Raises: ModelError."""
+    if not is_described(model_dir):
+        raise ModelError(NOT_DESCRIBED)
+    model = read_model(read_seeing_config(model_dir), sees=True)
+    if model.vision is None:
+        raise ModelError("the model takes text only")
+    return model.vision.processor(read_described(model_dir, json.loads(changes))), model.vision.facts.placeholder_id
 
 
 def find_family(architecture: str) -> Callable[[Config], Family]:

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 
 import openvino as ov
 
-from dragoman.models.blocks.embeddings import embedding, logits
 from dragoman.models.blocks.fusing import fuse
+from dragoman.models.blocks.linear import embedding, logits
 from dragoman.models.blocks.nodes import capped, scaled
 from dragoman.models.blocks.norms import layer_norm, rms_norm
 from dragoman.models.blocks.step import LayerInputs, StepInputs

@@ -1,12 +1,11 @@
-"""The common part of families with experts: the keys of config.json, and the tensors. `blocks.experts` evaluates."""
+"""The common part of families with experts: the keys of config.json, and the tensors. `blocks.mlp` evaluates."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from typing import ClassVar, Literal
 
-from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, route
-from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
+from dragoman.models.blocks.mlp import ACTIVATIONS, ExpertWeights, Routing, gated_experts, gated_mlp, route
 from dragoman.models.blocks.nodes import add
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError

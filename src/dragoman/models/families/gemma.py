@@ -15,10 +15,8 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import attend
-from dragoman.models.blocks.embeddings import embedding
-from dragoman.models.blocks.experts import Routing, gated_experts, route
-from dragoman.models.blocks.linear import linear, linears
-from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
+from dragoman.models.blocks.linear import embedding, linear, linears
+from dragoman.models.blocks.mlp import ACTIVATIONS, Routing, gated_experts, gated_mlp, route
 from dragoman.models.blocks.nodes import (
     add,
     columns,

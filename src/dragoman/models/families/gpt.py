@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dragoman.models.blocks.attention import Projections, attend, by_group, in_turn, queries_keys_values
-from dragoman.models.blocks.embeddings import embedding
-from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.linear import embedding, linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
 from dragoman.models.blocks.nodes import add, clamped, split_heads
 from dragoman.models.blocks.norms import layer_norm

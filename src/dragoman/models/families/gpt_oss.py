@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.experts import ExpertWeights, gated_experts, route
-from dragoman.models.blocks.mlp import Gating
+from dragoman.models.blocks.mlp import ExpertWeights, Gating, gated_experts, route
 from dragoman.models.blocks.nodes import add, multiply, scalar
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config

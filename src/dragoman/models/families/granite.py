@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dragoman.models.blocks.experts import ExpertWeights
-from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.mlp import ACTIVATIONS, ExpertWeights
 from dragoman.models.blocks.nodes import add, scaled
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.models.blocks.experts import Routing, route
 from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.mlp import Routing, route
 from dragoman.models.blocks.nodes import multiply, split
 from dragoman.models.blocks.recurrence import convolve
 from dragoman.models.blocks.step import LayerInputs

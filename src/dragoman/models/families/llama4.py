@@ -11,7 +11,7 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import HeadNorm
-from dragoman.models.blocks.experts import Routing, gated_experts, route
+from dragoman.models.blocks.mlp import Routing, gated_experts, route
 from dragoman.models.blocks.nodes import add, integers, multiply, reshape, scalar, unsqueeze, width
 from dragoman.models.blocks.norms import rms_normalized
 from dragoman.models.blocks.step import LayerInputs

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dragoman.models.blocks.attention import attend, queries_keys_values
-from dragoman.models.blocks.experts import PlainExpertWeights, plain_experts, route
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
+from dragoman.models.blocks.mlp import ACTIVATIONS, PlainExpertWeights, plain_experts, plain_mlp, route
 from dragoman.models.blocks.nodes import add, split_heads
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config

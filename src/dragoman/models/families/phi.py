@@ -6,7 +6,7 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import Projections, in_turn
-from dragoman.models.blocks.experts import Routing, router_logits
+from dragoman.models.blocks.mlp import Routing, router_logits
 from dragoman.models.blocks.nodes import integers, scalar
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import Config

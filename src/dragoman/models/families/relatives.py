@@ -11,9 +11,8 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import Projections, by_group
-from dragoman.models.blocks.experts import Routing, route
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.mlp import ACTIVATIONS, Routing, route
 from dragoman.models.blocks.nodes import add, multiply, scalar, scaled, width
 from dragoman.models.blocks.norms import head_layer_norm
 from dragoman.models.blocks.rotary import pair_order

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.kernels.graph import runtime
+from dragoman.models import memory
 from dragoman.models.blocks import whole_texts as names
 from dragoman.models.config import ModelError, read_config
 from dragoman.models.pooling.facts import DenseModule, Kept, PoolingMode, Recipe, TextFacts
@@ -22,9 +23,7 @@ from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
 from dragoman.models.pooling.task_adapters import PlainNames
 from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_library
-from dragoman.models.runtime import memory
-from dragoman.models.sources.opening import stored_weights
-from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.models.sources.opening import read_ahead, stored_weights
 from dragoman.models.sources.safetensors import SafetensorsWeights
 from dragoman.models.stages import BUILDING, COMPILING, WARMING_UP
 from dragoman.models.storage.constants import WeightStorage

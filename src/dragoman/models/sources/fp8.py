@@ -12,8 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from dragoman.models.config import Config, ModelError
-from dragoman.models.sources.base import Array, LazyRows
-from dragoman.models.sources.forms import Stack
+from dragoman.models.sources.base import Array, LazyRows, Stack
 from dragoman.models.sources.layout import FLOATS, Headers, Quantised, Tensors, block_size, refuse_other_keys
 
 FP8_TYPES = ("F8_E4M3", "F8_E5M2")

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.models.config import ModelError
-from dragoman.models.sources.base import Array, LazyRows, PackedMatrix
-from dragoman.models.sources.forms import Stack, Turned
+from dragoman.models.sources.base import Array, LazyRows, PackedMatrix, Stack, Turned
 from dragoman.models.sources.layout import Headers, Quantised, Tensors, check_shape, header
 
 GROUP_SIZE = 32

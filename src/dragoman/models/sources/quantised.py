@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dragoman.models.config import Config, ModelError, read_json, shown
-from dragoman.models.sources.awq import Awq
 from dragoman.models.sources.compressed_tensors import CompressedTensors
 from dragoman.models.sources.fp8 import Fp8
-from dragoman.models.sources.gptq import Gptq
+from dragoman.models.sources.gptq import Awq, Gptq
 from dragoman.models.sources.mxfp4 import Mxfp4
 
 Layout: TypeAlias = Awq | CompressedTensors | Fp8 | Gptq | Mxfp4

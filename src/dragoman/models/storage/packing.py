@@ -14,13 +14,12 @@ import numpy as np
 from dragoman.kernels.graph import PlacedMatrix
 from dragoman.kernels.native import CHUNK, FLOATS, PANEL, Layout, library
 from dragoman.models.config import ModelError
+from dragoman.models.memory import forget_pages, is_mapped
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, is_order
-from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
+from dragoman.models.sources.gguf_rows import GGUF_FORMATS, QuantisedRows
 from dragoman.models.sources.mxfp4 import TwiceMxfp4
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
-from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
-from dragoman.models.storage.pages import forget_pages, is_mapped
-from dragoman.models.storage.quantize import fits_f16
+from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE, fits_f16
 from dragoman.models.storage.row_parts import PART_SIZE
 
 _SUPER_GROUP = 256

@@ -11,7 +11,7 @@ from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
-from dragoman.models.vision.parts import parts_of
+from dragoman.models.vision.blocks import parts_of
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture, PictureLayout
 

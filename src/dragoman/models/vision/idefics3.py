@@ -12,7 +12,7 @@ from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
-from dragoman.models.vision.blocks import tower_input
+from dragoman.models.vision.blocks import SIGLIP, read_sizes, tower_input
 from dragoman.models.vision.pixels import (
     HALVES,
     as_image,
@@ -22,9 +22,8 @@ from dragoman.models.vision.pixels import (
     read_values,
     refuse_unread,
 )
-from dragoman.models.vision.qwen_blocks import vision_part
+from dragoman.models.vision.qwen_vl import vision_part
 from dragoman.models.vision.tiles import PIXELS, cut, folded, stacked
-from dragoman.models.vision.transformer import SIGLIP, read_sizes
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 

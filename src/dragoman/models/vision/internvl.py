@@ -21,9 +21,18 @@ from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
-from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_embeddings, rows_before, tower_input
+from dragoman.models.vision.blocks import (
+    dense_tensor,
+    end_of_part,
+    found_at,
+    full_attention,
+    patch_embeddings,
+    projected,
+    projector_weights,
+    rows_before,
+    tower_input,
+)
 from dragoman.models.vision.described import PLACEHOLDER, PLACEHOLDER_KEY
-from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.pixels import (
     CLIP_MEAN,
     CLIP_STD,
@@ -36,7 +45,6 @@ from dragoman.models.vision.pixels import (
     refuse_unread,
 )
 from dragoman.models.vision.tiles import PIXELS, cut, folded, nearest_grid, read_grids, stacked
-from dragoman.models.vision.transformer import found_at, projected, projector_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 

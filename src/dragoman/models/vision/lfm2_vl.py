@@ -18,11 +18,20 @@ from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.vision import pixels
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
-from dragoman.models.vision.blocks import dense_tensor, encoder_layer, full_attention, patch_vectors, tower_input
-from dragoman.models.vision.qwen_blocks import WINDOW_MASK, WINDOW_PLACES, WINDOW_ROWS, Windows, vision_part
-from dragoman.models.vision.qwen_pictures import PATCHES, Cut
+from dragoman.models.vision.blocks import (
+    SIGLIP,
+    dense_tensor,
+    encoder_layer,
+    full_attention,
+    patch_vectors,
+    projected,
+    projector_weights,
+    read_sizes,
+    tower_input,
+    tower_weights,
+)
+from dragoman.models.vision.qwen_vl import PATCHES, WINDOW_MASK, WINDOW_PLACES, WINDOW_ROWS, Cut, Windows, vision_part
 from dragoman.models.vision.tiles import cut, nearest_grid, read_grids
-from dragoman.models.vision.transformer import SIGLIP, projected, projector_weights, read_sizes, tower_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 

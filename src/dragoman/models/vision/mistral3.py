@@ -20,11 +20,17 @@ from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision import pixels
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
-from dragoman.models.vision.blocks import full_attention, patch_vectors, tower_input, transpose
-from dragoman.models.vision.parts import end_of_part
-from dragoman.models.vision.qwen_blocks import axial_base, vision_part
-from dragoman.models.vision.qwen_pictures import PATCHES, POSITIONS, Cut
-from dragoman.models.vision.transformer import found_at, projected, projector_weights
+from dragoman.models.vision.blocks import (
+    end_of_part,
+    found_at,
+    full_attention,
+    patch_vectors,
+    projected,
+    projector_weights,
+    tower_input,
+    transpose,
+)
+from dragoman.models.vision.qwen_vl import PATCHES, POSITIONS, Cut, axial_base, vision_part
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 

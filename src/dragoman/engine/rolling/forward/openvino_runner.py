@@ -19,8 +19,7 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.loader import LoadedModel, cache_kind, cache_ports
-from dragoman.models.runtime.memory import return_freed_memory
-from dragoman.models.storage.pages import forget_pages
+from dragoman.models.memory import forget_pages, return_freed_memory
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ from dragoman.models.families import read_model
 from dragoman.models.pooling.families.base import TextFamily
 from dragoman.models.sources.quantised import QUANTISATION_KEYS
 
-TASKS, _WITH_TASKS = "lora_adaptations", "turned_bert.JinaTasks"
+TASKS, _WITH_TASKS = "lora_adaptations", "bert.JinaTasks"
 """The key of XLM-RoBERTa's config.json that tells Jina Embeddings 3 as it was released, and what reads that."""
 _EURO = "EuroBert"
 MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"

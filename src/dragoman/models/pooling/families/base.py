@@ -10,9 +10,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.embeddings import embedding
 from dragoman.models.blocks.fusing import fuse
-from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.linear import embedding, linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, reshape, scalar, split_heads, unsqueeze, width
 from dragoman.models.blocks.norms import layer_norm

@@ -1,27 +1,111 @@
-"""Names a GGUF model's tensors as a checkpoint does, and makes each from the file's tensors when it is asked for."""
+"""The weights of a GGUF model, as those of any other checkpoint: under its names, with rows in its order.
+
+Each tensor is made from the file's when it is asked for. Opened once per start, on any thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dragoman.errors import ModelError
-from dragoman.gguf.architecture import Architecture
+from dragoman.gguf.architecture import Architecture, Order
 from dragoman.gguf.config import ROPE_TENSORS, find_architecture
-from dragoman.gguf.files import GgufModel
+from dragoman.gguf.files import GgufModel, head_counts, head_size, layer_counts, read_gguf, value_heads
 from dragoman.gguf.header import TYPES, GgufTensor
-from dragoman.gguf.mmproj import SeeingPart
+from dragoman.gguf.mmproj import SeeingPart, seeing_part
 from dragoman.gguf.projectors import HEADS, LAYERS
-from dragoman.gguf.values import head_counts, head_size, layer_counts, value_heads
-from dragoman.models.sources.base import Array
-from dragoman.models.sources.forms import Joined, Stack, Turned, with_columns
-from dragoman.models.sources.gguf.orders import row_order, turns_order
-from dragoman.models.sources.gguf.stored import MappedFiles, stored_rows
+from dragoman.models.sources.base import Array, Joined, Stack, Turned, with_columns
+from dragoman.models.sources.gguf_rows import GGUF_FORMATS, GROUP_SIZE, NUMBERS, MappedFiles, packed_types, stored_rows
+
+_SCALE_BYTES = 2
+
+
+class GgufWeights:
+    """The weights of a GGUF file, see `SafetensorsWeights`."""
+
+    def __init__(self, model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
+        self._keeps = {"keeps_mxfp4": keeps_mxfp4, "keeps_rows": keeps_rows}
+        self._packed = packed_types(keeps_mxfp4=keeps_mxfp4)
+        self._model: GgufModel = read_gguf(model)
+        self._seeing = seeing_part(model)
+        self.files = (*self._model.files, *(self._seeing.model.files if self._seeing is not None else ()))
+
+    @cached_property
+    def _entries(self) -> dict[str, Entry]:
+        seeing = {} if self._seeing is None else seeing_entries(self._seeing)
+        return {**entries(self._model), **seeing}
+
+    @property
+    def smallest_group(self) -> int | None:
+        return GROUP_SIZE if not self._keeps["keeps_rows"] and self.packed_bytes() else None
+
+    @property
+    def quantised(self) -> str | None:
+        types = dict.fromkeys(entry.type_name for entry in self._entries.values() if len(entry.shape) > 1)
+        named = [name for name in types if name not in NUMBERS]
+        return f"GGUF {', '.join(named)}" if named else None
+
+    @property
+    def recompressed(self) -> tuple[str, ...]:
+        types = {entry.type_name for entry in self._entries.values() if len(entry.shape) > 1}
+        return tuple(sorted(types - self._packed.keys() - NUMBERS.keys()))
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Values, and a scale for each group; of kept rows their bytes in the file."""
+        if self._keeps["keeps_rows"]:
+            kept = {name: entry for name, entry in self._entries.items() if entry.type_name in GGUF_FORMATS}
+            return {name: entry.num_bytes for name, entry in kept.items() if len(entry.shape) > 1}
+        return {
+            name: int(np.prod(entry.shape)) * self._packed[entry.type_name] // 8
+            + int(np.prod(entry.shape)) // GROUP_SIZE * _SCALE_BYTES
+            for name, entry in self._entries.items()
+            if len(entry.shape) > 1 and entry.type_name in self._packed
+        }
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: entry.shape for name, entry in self._entries.items()}
+
+    @contextmanager
+    def open(self) -> Iterator[GgufSource]:
+        files = MappedFiles(**self._keeps)
+        try:
+            yield GgufSource(self._model, self._entries, files)
+        finally:
+            files.close()
+
+
+class GgufSource:
+    def __init__(self, model: GgufModel, tensors: dict[str, Entry], files: MappedFiles) -> None:
+        self._model, self._entries, self._files = model, tensors, files
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ModelError(f"{self._model.path}: the model has no tensor {name!r}")
+        if entry.shape == shape:
+            return entry.read(self._files)
+        if _without_ones(entry.shape) != _without_ones(shape):
+            raise ModelError(f"tensor {name!r} has shape {list(entry.shape)}, its metadata implies {list(shape)}")
+        return np.asarray(entry.read(self._files)).reshape(shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
 
 Read = Callable[[MappedFiles], Any]
 
@@ -307,3 +391,36 @@ def _latent(tensors: list[GgufTensor]) -> Entry:
         return matrix.reshape(num_rows, rank)
 
     return Entry((num_rows, rank), "F32", read)
+
+
+def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, name: str) -> Array:
+    """The place in the file of each row of a checkpoint's tensor, i64 [num_rows].
+
+    "pairs": llama.cpp rotates neighbours, so rows of a head's two halves alternate in the file. "by_group": the file
+    has all queries, then keys, then values; the checkpoint has for each key/value head its queries, its key and its
+    value.
+    Raises: ValueError if the rows are not whole heads.
+    """
+    rows = np.arange(num_rows)
+    if order == "pairs":
+        heads = num_kv_heads if name == "attn_k" else num_heads
+        return rows.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    size, rest = divmod(num_rows, num_heads + 2 * num_kv_heads)
+    if rest:
+        raise ValueError(f"{num_rows} rows are not those of {num_heads} queries and {num_kv_heads} keys and values")
+    ends = np.cumsum([num_heads * size, num_kv_heads * size])
+    parts = [part.reshape(num_kv_heads, -1) for part in np.split(rows, ends)]
+    return np.concatenate(parts, axis=1).reshape(-1)
+
+
+def turns_order(num_rows: int, num_keys: int, num_heads: int, size: int) -> Array:
+    """i64 [num_rows] for rows of values' heads: the file has the first head of every key, then the second, and so on.
+
+    Raises: ValueError if there are fewer rows.
+    """
+    rows = np.arange(num_rows)
+    turning = num_heads if num_rows == num_heads else num_heads * size
+    if num_rows < turning:
+        raise ValueError(f"{num_rows} rows are fewer than those of {num_heads} heads")
+    heads = rows[num_rows - turning :].reshape(num_heads // num_keys, num_keys, -1)
+    return np.concatenate((rows[: num_rows - turning], heads.swapaxes(0, 1).reshape(-1)))

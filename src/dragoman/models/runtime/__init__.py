@@ -1,1 +1,0 @@
-"""Driving the runtime: compiled graphs that are kept, its threads, its memory, its first step."""
