@@ -189,11 +189,43 @@ private:
 
 // --- products of a chunk ------------------------------------------------------------------------------------------------
 
-// Adds the products of quads [First, Last) of R rows and N units to `sums`. `codes(n, quad)` gives a unit's codes.
-template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, class CodesOf>
-inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes) {
+// Adds the products of quads [First, Last) of R rows and N units up in pairs of 16 bits, as long as these fit, and from there to `sums`,
+// which begin with them.
+template <class Isa, int Fits, int R, int N, int First, int Last, bool Begins, class CodesOf>
+inline void add_in_pairs(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes) {
+    using Int = typename Isa::Int;
+    constexpr int kEnd = (int)least(First + Fits, Last);
+    Int narrow[R][N];
+    static_for<First, kEnd>([&](auto quad) {
+        Int unit[N];
+        static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
+        static_for<0, R>([&](auto r) {
+            const auto x = Isa::template four<quad>(rows[r]);
+            static_for<0, N>([&](auto n) {
+                Int pairs = Isa::pairs(unit[n], x);
+                narrow[r][n] = quad == First ? pairs : Isa::add16(narrow[r][n], pairs);
+            });
+        });
+    });
+    static_for<0, R>([&](auto r) {
+        static_for<0, N>([&](auto n) {
+            const Int wide = Isa::of_pairs(narrow[r][n]);
+            sums[r][n] = Begins ? wide : Isa::add(sums[r][n], wide);
+        });
+    });
+    if constexpr (kEnd < Last) add_in_pairs<Isa, Fits, R, N, kEnd, Last, false>(rows, sums, codes);
+}
+
+// The products of quads [First, Last) of R rows and N units, and `start(r)` of a row. `codes(n, quad)` gives a unit's codes. Pairs
+// get the start at last, which until then needs no register.
+template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, class CodesOf, class StartOf>
+inline void sum_products(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes, StartOf start) {
     using Int = typename Isa::Int;
     if constexpr (Isa::has_dot || Signed) {
+        static_for<0, R>([&](auto r) {
+            const Int first = start(r);
+            static_for<0, N>([&](auto n) { sums[r][n] = first; });
+        });
         static_for<First, Last>([&](auto quad) {
             Int unit[N];
             static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
@@ -202,23 +234,12 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
                 static_for<0, N>([&](auto n) { sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x); });
             });
         });
-    } else if constexpr (First < Last) {
-        constexpr int kEnd = (int)least(First + Fits, Last);
-        Int narrow[R][N];
-        static_for<First, kEnd>([&](auto quad) {
-            Int unit[N];
-            static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
-            static_for<0, R>([&](auto r) {
-                const auto x = Isa::template four<quad>(rows[r]);
-                static_for<0, N>([&](auto n) {
-                    Int pairs = Isa::pairs(unit[n], x);
-                    narrow[r][n] = quad == First ? pairs : Isa::add16(narrow[r][n], pairs);
-                });
-            });
+    } else {
+        add_in_pairs<Isa, Fits, R, N, First, Last, true>(rows, sums, codes);
+        static_for<0, R>([&](auto r) {
+            const Int first = start(r);
+            static_for<0, N>([&](auto n) { sums[r][n] = Isa::add(sums[r][n], first); });
         });
-        static_for<0, R>(
-            [&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::add_pairs(sums[r][n], narrow[r][n]); }); });
-        add_products<Isa, Signed, Fits, R, N, kEnd, Last>(rows, sums, codes);
     }
 }
 
@@ -273,12 +294,9 @@ DRAGOMAN_INLINE void multiply(const Rows& rows, int64_t c, const int8_t* const (
                               typename Isa::Int (&products)[R][N]) {
     constexpr Shape shape = shape_of(F);
     constexpr int quads = kQuads * shape.sub / kChunk;
-    static_for<0, R>([&](auto r) {
-        const auto start = times<Isa, offset_of<Isa>(F)>(rows.sums + (r * rows.chunks + c) * kSums + sum_index(shape.sub, Half));
-        static_for<0, N>([&](auto n) { products[r][n] = start; });
-    });
-    add_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, Half * quads, (Half + 1) * quads>(
-        codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); });
+    sum_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, Half * quads, (Half + 1) * quads>(
+        codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); },
+        [&](auto r) { return times<Isa, offset_of<Isa>(F)>(rows.sums + (r * rows.chunks + c) * kSums + sum_index(shape.sub, Half)); });
 }
 
 // Adds the products of a chunk, for which `scales` has each unit's.
@@ -469,16 +487,19 @@ inline void unpacked_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64
         const auto& unit = block.codes[place];
         static_for<0, Subs>([&](auto half) {
             Int products[R][N];
-            static_for<0, R>([&](auto r) {
-                const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
-                static_for<0, N>([&](auto n) { products[r][n] = start; });
-            });
+            const auto start = [&](auto r) {
+                return times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
+            };
             constexpr int quads = kQuads / Subs;
             const auto unpacked = [&](auto n, auto quad) { return Isa::load(unit[quad][n]); };
             if constexpr (Isa::has_two_rows) {
+                static_for<0, R>([&](auto r) {
+                    const Int first = start(r);
+                    static_for<0, N>([&](auto n) { products[r][n] = first; });
+                });
                 add_by_two_rows<Isa, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
             } else {
-                add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
+                sum_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked, start);
             }
             Flt scale[N];
             if constexpr (!Wide) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[place][half][n]); });
