@@ -296,7 +296,9 @@ DRAGOMAN_INLINE void multiply(const Rows& rows, int64_t c, const int8_t* const (
     constexpr int quads = kQuads * shape.sub / kChunk;
     sum_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, Half * quads, (Half + 1) * quads>(
         codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); },
-        [&](auto r) { return times<Isa, offset_of<Isa>(F)>(rows.sums + (r * rows.chunks + c) * kSums + sum_index(shape.sub, Half)); });
+        [&](auto r) {
+            return times<Isa, offset_of<Isa>(F)>(rows.sums + (r * rows.chunks + c) * kSums + sum_index(shape.sub, Half));
+        });
 }
 
 // Adds the products of a chunk, for which `scales` has each unit's.
