@@ -13,7 +13,7 @@ struct Vectors256 {
     using Flt = __m256;
     static constexpr int lanes = 8, units = 2, registers = 16;
     static constexpr bool has_two_rows = false;
-    static constexpr int attention_rows = 3, attention_units = 4, code_rows = 4, code_units = 2;
+    static constexpr int attention_rows = 3, attention_units = 4, code_rows = 6, code_units = 2;
 
     static Int load(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(from)); }
     static Flt load(const float* from) { return _mm256_loadu_ps(from); }
