@@ -80,14 +80,34 @@ public:
     }
 
 private:
-    // Calls `body` with constants and first rows of groups of nearly equal numbers of rows.
+    // What is asked for meanwhile: of the numbers that follow, those from `begin` to `end`.
+    struct Ahead {
+        const uint8_t* from;
+        int64_t begin, end;
+    };
+
+    // Calls `body` as each_number does, and with whether its number is asked for.
+    template <CacheType From, class Body>
+    DRAGOMAN_INLINE static void each_number_asking(int64_t begin, int64_t end, Ahead ahead, const Body& body) {
+        const int64_t first = std::clamp(ahead.begin, begin, end), last = std::clamp(ahead.end, first, end);
+        each_number<From>(begin, first,
+                          [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::false_type()); });
+        each_number<From>(first, last,
+                          [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::true_type()); });
+        each_number<From>(last, end,
+                          [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::false_type()); });
+    }
+
+    // Calls `body` with constants and first rows of groups of nearly equal numbers of rows, and with a group's share of `numbers` that are
+    // asked for from `next` on: so memory never rests.
     template <class Body>
-    void by_rows(const Body& body) const {
-        const int64_t all = part_.num_rows;
-        for (int64_t row = 0, groups = (all + kRows - 1) / kRows, count; groups; row += count, --groups) {
-            count = (all - row + groups - 1) / groups;
+    void by_rows(const uint8_t* next, int64_t numbers, const Body& body) const {
+        const int64_t all = part_.num_rows, groups = (all + kRows - 1) / kRows;
+        for (int64_t row = 0, group = 0, count; group < groups; row += count, ++group) {
+            count = (all - row + groups - group - 1) / (groups - group);
+            const Ahead ahead = {next, numbers * group / groups, numbers * (group + 1) / groups};
             static_for<1, kRows + 1>([&](auto rows) {
-                if (rows == count) body(rows, row);
+                if (rows == count) body(rows, row, ahead);
             });
         }
     }
@@ -113,22 +133,23 @@ private:
         if (widens_) {
             widen(keys, 0, how_.head, kSlots, next);
             const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
-            by_rows([&](auto rows, int64_t row) { add_scores<CacheType::f32, rows>(wide, block, row, nullptr); });
+            by_rows(nullptr, 0,
+                    [&](auto rows, int64_t row, Ahead ahead) { add_scores<CacheType::f32, rows>(wide, block, row, ahead); });
         } else {
-            by_rows([&](auto rows, int64_t row) { add_scores<C, rows>(keys, block, row, row ? nullptr : next); });
+            by_rows(next, how_.head, [&](auto rows, int64_t row, Ahead ahead) { add_scores<C, rows>(keys, block, row, ahead); });
         }
     }
 
     // `keys` are those of the cache or widened ones.
     template <CacheType From, int R>
-    [[gnu::flatten, gnu::noinline]] void add_scores(const uint8_t* keys, int64_t block, int64_t row, const uint8_t* next) const {
+    [[gnu::flatten, gnu::noinline]] void add_scores(const uint8_t* keys, int64_t block, int64_t row, Ahead ahead) const {
         const float* q = part_.q + row * part_.q_step;
         float* scores = part_.scores + row * kPartTokens + block * kSlots;
         for (int64_t slot = 0; slot < kSlots; slot += kWide * kLanes) {
             Flt total[R][kWide];
             static_for<0, R>([&](auto r) { static_for<0, kWide>([&](auto n) { total[r][n] = Isa::zero(); }); });
-            each_number<From>(0, how_.head, [&](int64_t i, auto is_odd) __attribute__((always_inline)) {
-                if (slot == 0 && next != nullptr) ask_for<Isa>(next + i * kSlots * kBytes, kSlots * kBytes);
+            each_number_asking<From>(0, how_.head, ahead, [&](int64_t i, auto is_odd, auto asks) __attribute__((always_inline)) {
+                if (asks && slot == 0) ask_for<Isa>(ahead.from + i * kSlots * kBytes, kSlots * kBytes);
                 Flt factor[R];
                 static_for<0, R>([&](auto r) { factor[r] = Isa::broadcast(q[r * part_.q_step + i]); });
                 static_for<0, kWide>([&](auto n) {
@@ -180,26 +201,25 @@ private:
         if (widens_) {
             widen(values, first_slot(block), end_slot(block), padded_, next);
             const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
-            by_rows([&](auto rows, int64_t row) { add_values<CacheType::f32, rows>(wide, block, row, nullptr); });
+            by_rows(nullptr, 0,
+                    [&](auto rows, int64_t row, Ahead ahead) { add_values<CacheType::f32, rows>(wide, block, row, ahead); });
         } else {
-            by_rows([&](auto rows, int64_t row) { add_values<C, rows>(values, block, row, row ? nullptr : next); });
+            by_rows(next, kSlots, [&](auto rows, int64_t row, Ahead ahead) { add_values<C, rows>(values, block, row, ahead); });
         }
     }
 
     template <CacheType From, int R>
-    [[gnu::flatten, gnu::noinline]] void add_values(const uint8_t* values, int64_t block, int64_t row,
-                                                    const uint8_t* next) const {
+    [[gnu::flatten, gnu::noinline]] void add_values(const uint8_t* values, int64_t block, int64_t row, Ahead ahead) const {
         for (int64_t column = 0; column < padded_; column += kWide * kLanes) {
             const int64_t left = (padded_ - column) / kLanes;
             static_for<1, kWide + 1>([&](auto units) {
-                if (units == (left < kWide ? left : kWide)) add_columns<From, R, units>(values, block, row, column, next);
+                if (units == (left < kWide ? left : kWide)) add_columns<From, R, units>(values, block, row, column, ahead);
             });
         }
     }
 
     template <CacheType From, int R, int N>
-    DRAGOMAN_INLINE void add_columns(const uint8_t* values, int64_t block, int64_t row, int64_t column,
-                                     const uint8_t* next) const {
+    DRAGOMAN_INLINE void add_columns(const uint8_t* values, int64_t block, int64_t row, int64_t column, Ahead ahead) const {
         const float* weights = part_.scores + row * kPartTokens + block * kSlots;
         float* mixed = part_.mixed + row * padded_ + column;
         Flt total[R][N];
@@ -207,15 +227,16 @@ private:
             static_for<0, N>(
                 [&](auto n) { total[r][n] = block == first_ ? Isa::zero() : Isa::load(mixed + r * padded_ + n * kLanes); });
         });
-        each_number<From>(first_slot(block), end_slot(block), [&](int64_t slot, auto is_odd) __attribute__((always_inline)) {
-            if (next != nullptr) ask_for<Isa>(next + (slot * padded_ + column) * kBytes, N * kLanes * kBytes);
-            Flt weight[R];
-            static_for<0, R>([&](auto r) { weight[r] = Isa::broadcast(weights[r * kPartTokens + slot]); });
-            static_for<0, N>([&](auto n) {
-                const Flt value = numbers_at<Isa, From, is_odd>(values, slot, padded_, column + n * kLanes);
-                static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(value, weight[r], total[r][n]); });
+        each_number_asking<From>(
+            first_slot(block), end_slot(block), ahead, [&](int64_t slot, auto is_odd, auto asks) __attribute__((always_inline)) {
+                if (asks) ask_for<Isa>(ahead.from + (slot * padded_ + column) * kBytes, N * kLanes * kBytes);
+                Flt weight[R];
+                static_for<0, R>([&](auto r) { weight[r] = Isa::broadcast(weights[r * kPartTokens + slot]); });
+                static_for<0, N>([&](auto n) {
+                    const Flt value = numbers_at<Isa, From, is_odd>(values, slot, padded_, column + n * kLanes);
+                    static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(value, weight[r], total[r][n]); });
+                });
             });
-        });
         static_for<0, R>(
             [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(mixed + r * padded_ + n * kLanes, total[r][n]); }); });
     }
