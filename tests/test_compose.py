@@ -13,8 +13,8 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.compose import model_profile
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS, ClientSettings
+from dragoman.config.request_options import SamplingSettings
 from dragoman.config.resolve import demo_model_dir, resolve
-from dragoman.config.sampling_settings import SamplingSettings
 from dragoman.errors import InvalidRequest
 from dragoman.host.templates import find_chat_template
 from dragoman.server.api import Call, Dialect, Dialects, HttpCall

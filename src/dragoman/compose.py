@@ -14,10 +14,10 @@ from functools import partial
 import msgspec
 
 from dragoman.config.generation import default_sampling, generation_defaults
-from dragoman.config.links import links_out
 from dragoman.config.options import OPTIONS
+from dragoman.config.request_options import operator_sampling, option_of
 from dragoman.config.resolve import Config, ConfigError, adapters_folder
-from dragoman.config.sampling_settings import operator_sampling, option_of
+from dragoman.config.trust import links_out
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine

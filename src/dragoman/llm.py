@@ -23,8 +23,8 @@ from dragoman.config.hub_models import with_models
 from dragoman.config.kinds import Value
 from dragoman.config.names import key_of
 from dragoman.config.option import show
+from dragoman.config.request_options import operator_sampling
 from dragoman.config.resolve import Config, demo_model_dir, resolve
-from dragoman.config.sampling_settings import operator_sampling
 from dragoman.config.sources import Given, environment
 from dragoman.coroutines import LoopThread, together
 from dragoman.engine.factory import Progress

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.config.generation import default_sampling, generation_defaults
+from dragoman.config.request_options import SamplingSettings, operator_sampling
 from dragoman.config.resolve import ConfigError
-from dragoman.config.sampling_settings import SamplingSettings, operator_sampling
 from dragoman.types import SamplingParams
 from tests.support.tables import table
 

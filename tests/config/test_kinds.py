@@ -25,7 +25,7 @@ from dragoman.config.kinds import (
     Value,
     WordOrCode,
 )
-from dragoman.config.reasoning_settings import Repetition
+from dragoman.config.request_options import Repetition
 from tests.support.tables import table
 
 KINDS: list[Kind] = [

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.links import links_out
 from dragoman.config.resolve import ConfigError, resolve
 from dragoman.config.sources import Given
+from dragoman.config.trust import links_out
 from tests.support.tables import table
 
 

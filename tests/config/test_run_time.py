@@ -11,7 +11,7 @@ import pytest
 from dragoman.cli.arguments import read_arguments
 from dragoman.config.kinds import Choice, ImageLimit, Integer, JsonObject, Number, Switch
 from dragoman.config.options import OPTIONS
-from dragoman.config.reasoning_settings import Repetition
+from dragoman.config.request_options import Repetition
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore, NotStored
 from dragoman.config.several import resolve_all

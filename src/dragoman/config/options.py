@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
-from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.kinds import (
     Choice,
     FilePath,
@@ -21,11 +20,14 @@ from dragoman.config.kinds import (
     Value,
     WordOrCode,
 )
-from dragoman.config.llamacpp_settings import LlamaCppSettings
 from dragoman.config.option import Alias, Option, option
-from dragoman.config.picture_settings import PictureSettings
-from dragoman.config.reasoning_settings import ReasoningSettings
-from dragoman.config.sampling_settings import SamplingSettings
+from dragoman.config.request_options import (
+    AdapterSettings,
+    LlamaCppSettings,
+    PictureSettings,
+    ReasoningSettings,
+    SamplingSettings,
+)
 from dragoman.config.server_options import ServerSettings
 from dragoman.types import Limits
 

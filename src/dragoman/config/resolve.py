@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_or
 from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
@@ -29,10 +28,7 @@ from dragoman.config.foreign import (
     ForeignOption,
 )
 from dragoman.config.hub_models import FindModel, left_alone, only_cached
-from dragoman.config.hub_trust import keep_code_out, trusted
 from dragoman.config.kinds import ModelPath, Value
-from dragoman.config.links import links_out
-from dragoman.config.llamacpp_settings import LlamaCppSettings
 from dragoman.config.model_names import hub_names, renamed, usual_names
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
@@ -47,12 +43,26 @@ from dragoman.config.options import (
     UpstreamSettings,
 )
 from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
-from dragoman.config.picture_settings import PictureSettings
-from dragoman.config.reasoning_settings import ReasoningSettings
-from dragoman.config.sampling_settings import SamplingSettings
-from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
+from dragoman.config.request_options import (
+    AdapterSettings,
+    LlamaCppSettings,
+    PictureSettings,
+    ReasoningSettings,
+    SamplingSettings,
+)
 from dragoman.config.server_options import ServerSettings, split_address
-from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties_file
+from dragoman.config.sources import (
+    HOME_VARIABLE,
+    PROPERTIES_NAME,
+    Given,
+    ServerFile,
+    ServerFileError,
+    cache_home,
+    read_environment,
+    read_properties_file,
+    read_server_file,
+)
+from dragoman.config.trust import keep_code_out, links_out, trusted
 from dragoman.engine.vllm.accelerators import vllm_uses_gpu
 from dragoman.files.model_texts import holds_model, is_gguf, see_with
 from dragoman.hub.names import HubError, hub_model

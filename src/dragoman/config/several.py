@@ -18,7 +18,7 @@ from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_en
 from dragoman.config.hub_models import FindModel
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
-from dragoman.config.ovms_models import read_ovms_models
+from dragoman.config.ovms import read_ovms_models
 from dragoman.config.resolve import Config, ConfigError, given_options, is_from_file, resolve
 from dragoman.config.server_options import PER_MODEL, ServerSettings
 from dragoman.config.sources import Given, cache_home

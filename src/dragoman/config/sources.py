@@ -1,6 +1,7 @@
-"""The sources of option values: the environment (read only here) and properties files, as flat lists of named texts.
+"""The sources of option values: the environment (read only here), properties files, and the place of config.properties.
 
-Source of the naming rules: the LMI configuration reference.
+The working directory, where LMI also looks for that, should not decide what is served. Source of the naming rules: the LMI
+configuration reference.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROPERTIES_NAME = "serving.properties"
+SERVER_FILE_NAME = "config.properties"
+HOME_VARIABLE = "MODEL_SERVER_HOME"
+_PLACES = (f"conf/{SERVER_FILE_NAME}", SERVER_FILE_NAME)
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 # An escape, or the first unescaped "=", ":" or blank, which ends the key.
@@ -106,3 +110,37 @@ def _unescape(text: str) -> str:
         return chr(int(code, 16)) if code else _ESCAPES.get(char, char)
 
     return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFile:
+    """One config.properties; `path` None = there is none. Relative paths in it count from `home`."""
+
+    path: Path | None
+    home: Path
+    givens: tuple[Given, ...] = ()
+
+
+class ServerFileError(Exception):
+    """config.properties cannot be used; one line with the path and the reason."""
+
+
+def read_server_file(named: Path | None, where: str, environ: Mapping[str, str]) -> ServerFile:
+    """The file that the operator `named`, else the one in MODEL_SERVER_HOME, if there is one. Raises: ServerFileError.
+
+    `where` cites the option that named it, for messages.
+    """
+    given_home = environ.get(HOME_VARIABLE, "").strip()
+    home = Path(given_home)  # "" is the working directory
+    if given_home and not home.is_dir():
+        raise ServerFileError(f"{HOME_VARIABLE}={given_home} (environment): must be a directory on this machine")
+    path = named
+    if path is None and given_home:
+        path = next((home / place for place in _PLACES if (home / place).is_file()), None)
+        where = f"{path} (environment: {HOME_VARIABLE})"
+    if path is None:
+        return ServerFile(None, home)
+    try:
+        return ServerFile(path, home, tuple(read_properties_file(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerFileError(f"{where}: must be a readable UTF-8 file: {error}") from error

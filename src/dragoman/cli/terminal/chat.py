@@ -38,8 +38,8 @@ from dragoman.cli.terminal.screen import Screen
 from dragoman.cli.terminal.servers import AskFailed, Target, model_names
 from dragoman.config.generation import generation_defaults
 from dragoman.config.kinds import FilePath, Switch, Text
+from dragoman.config.request_options import operator_sampling
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.config.sampling_settings import operator_sampling
 
 FAILURES = (AskFailed, ConfigError)
 PROMPT, RESULT_PROMPT = "> ", "result of {}> "
