@@ -352,7 +352,7 @@ def test_a_stream_may_take_longer_than_its_client_waits_for_each_byte(watched: W
     body = {**STREAMED, "max_tokens": 200}
     answer = httpx.post(f"{watched.base_url}/v1/completions", json=body, headers=headers, timeout=60)
     assert answer.text.endswith("data: [DONE]\n\n")
-    assert "error" not in answer.text
+    assert '"error"' not in answer.text  # a key: the sampled text may have the word
     (line,) = watched.lines(1)
     assert line["total_ms"] > 50
 

@@ -274,7 +274,9 @@ class Run:
 
 def _unusual(answer: Answer) -> str:
     """The same for a path or method that was changed: an operation's own answer, or one of those that all paths have."""
-    is_usual = answer.status < 400 or answer.status in COMMON_STATUSES or answer.status in (403, 412, 422, 424, 503)
+    is_usual = (
+        answer.status < 400 or answer.status in COMMON_STATUSES or answer.status in (403, 412, 422, 424, 501, 503)
+    )
     return "" if is_usual else f"unusual status: {answer.status}"
 
 
