@@ -39,7 +39,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.hub",
         "dragoman.files",
     ),
-    "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.histogram", "dragoman.engine.base"),
     "dragoman.tokenizer": (
         "dragoman.types",
         "dragoman.errors",
@@ -120,7 +119,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tokenizer",
         "dragoman.pictures",
         "dragoman.schemas",
-        "dragoman.metrics",
     ),
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.host": (
@@ -175,7 +173,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.renewable",
         "dragoman.server.apis.lmi.operator.loading",
         "dragoman.server",
-        "dragoman.metrics",
     ),
     "dragoman.server.apis.lmi.operator.loading": (
         "dragoman.types",
@@ -269,7 +266,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tools.text_table",
         "dragoman.tokenizer",
         "dragoman.server",
-        "dragoman.metrics",
         "dragoman.prefix_store",
     ),
 }

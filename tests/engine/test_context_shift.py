@@ -14,7 +14,7 @@ from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import CapacityError, UnsupportedFeature
-from dragoman.metrics import MetricsRegistry
+from dragoman.server.observation.metrics import MetricsRegistry
 from dragoman.types import ContextShift, EngineRequest, FinishReason, Picture, PictureSpan
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence

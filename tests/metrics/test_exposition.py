@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.engine.base import EngineStats, Health, UpstreamHealth
 from dragoman.histogram import Histogram
-from dragoman.metrics import MetricsRegistry
+from dragoman.server.observation.metrics import MetricsRegistry
 from tests.support.openmetrics import openmetrics_families
 
 

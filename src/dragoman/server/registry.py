@@ -17,7 +17,7 @@ from dragoman.engine.base import AdapterLoading, Engine
 from dragoman.errors import Conflict, EngineDead, InvalidRequest, NotFound, NotLoaded, Unavailable, UnknownModel
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelCard, ModelProfile
-from dragoman.server.observation.server_metrics import LoadMetrics
+from dragoman.server.observation.metrics import LoadMetrics
 from dragoman.server.pooling.base import PoolingService
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 

@@ -19,7 +19,6 @@ from msgspec import UNSET, UnsetType
 
 from dragoman import __version__
 from dragoman.errors import NotFound
-from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS, OPENMETRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.descriptions import (
     LISTING,
@@ -38,8 +37,14 @@ from dragoman.server.descriptions import (
 )
 from dragoman.server.explaining import ExplainedCall, Explanation, explain
 from dragoman.server.http.fields import names
+from dragoman.server.observation.metrics import (
+    METRICS_MEDIA_TYPE,
+    OPENMETRICS,
+    OPENMETRICS_MEDIA_TYPE,
+    MemoryMetrics,
+    MetricsRegistry,
+)
 from dragoman.server.observation.record import CallRecord
-from dragoman.server.observation.server_metrics import MemoryMetrics
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import AnswerCall, AnswerOperation, Api, Server
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
