@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dragoman.models.blocks.attention import Projections, attend, by_group, in_turn, queries_keys_values
+from dragoman.models.blocks.attention import Projections, by_group, in_turn
 from dragoman.models.blocks.linear import embedding, linear
-from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
-from dragoman.models.blocks.nodes import add, clamped, split_heads
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import add
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts
-from dragoman.models.families.base import Family, Layout
-from dragoman.models.families.llama import head_counts, head_size
+from dragoman.models.facts import AttentionFacts, MlpFacts, RotaryRule
+from dragoman.models.families.base import Layout
+from dragoman.models.families.llama import Bias, LayerNorms, Llama, head_counts, head_size
 from dragoman.models.rotary import RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -38,67 +38,56 @@ ALIASES = {
 """Keys of config.json that most of these families spell otherwise than Llama."""
 
 
-class Names(NamedTuple):
-    """The names of a layer's parts. `qkv`: one matrix, or three. Norms of one name are one norm for attention and MLP."""
-
-    attention_norm: str
-    qkv: tuple[str, ...]
-    output: str
-    mlp_norm: str
-    up: str
-    down: str
-
-
-class Gpt(Family):
+class Gpt(Llama):
     """A decoder like GPT. `positions`: the table of positions, empty = there is none; `first_position`: its first row.
 
-    `is_parallel`: the MLP does not see what attention has added.
+    `turns`: positions rotate heads. `alibi`: each head's deduction by distance.
     """
 
     aliases: ClassVar[dict[str, str]] = ALIASES
+    epsilon = ("layer_norm_epsilon", 1e-5)
     table = "wte"
     layers = "h"
-    names: Names
     final_norm = "ln_f"
+    layer_norms: LayerNorms = LayerNorms("ln_1", "ln_2")
+    attention_name = "attn"
+    output_name = "c_proj"
+    mlp_names = ("c_fc", "c_proj")
     has_layer_norms = True
+    has_gate = False
+    qkv_bias: ClassVar[Bias] = True
+    output_bias: ClassVar[Bias] = True
+    mlp_bias: ClassVar[Bias] = True
     positions: ClassVar[str] = ""
     first_position: ClassVar[int] = 0
-    unread: tuple[str, ...] = (r"\.att(n|ention)\.(masked_)?bias$", r"\.rotary_emb\.inv_freq$")  # masks and frequencies
-
-    is_tied = True
-    is_parallel = False
-    has_qkv_bias = has_output_bias = has_mlp_bias = True
-    rotary: RotaryReading | None = None
+    turns: bool = False
     alibi: tuple[float, ...] = ()
+    is_tied = True
+    unread: tuple[str, ...] = (r"\.att(n|ention)\.(masked_)?bias$", r"\.rotary_emb\.inv_freq$")  # masks and frequencies
 
     def __init__(self, config: Config) -> None:
         config.rename(self.aliases)
         # n_ctx repeats n_positions; the others are for training
         config.skip("n_ctx", "activation_dropout", "attn_pdrop", "dropout", "init_std", "layerdrop")
-        self.norm_epsilon = config.number("layer_norm_epsilon", 1e-5)
-        self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.read(config)
-        context = self.rotary.max_position if self.rotary else config.count("max_position_embeddings")
-        layers = (
-            LayerFacts(self.attention_facts(config, index), self.mlp_facts(config))
-            for index in range(config.count("num_hidden_layers"))
-        )
-        self.facts = self.read_ends(config, layers, context, self.rotary.long_context_from if self.rotary else None)
+        super().__init__(config)
 
     # --- config.json --------------------------------------------------------------------------------------------------
 
     def read(self, config: Config) -> None: ...
 
-    def head_counts(self, config: Config) -> tuple[int, int]:
-        return head_counts(config)
+    def read_rotary(self, config: Config) -> RotaryReading:
+        if self.turns:
+            return super().read_rotary(config)
+        return RotaryReading(RotaryRule(()), config.count("max_position_embeddings"))
+
+    def is_turned(self, index: int) -> bool:
+        return self.turns
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        num_heads, num_kv_heads = self.head_counts(config)
-        size = head_size(config)
-        rule = self.rotary.rule if self.rotary else None
-        return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, rotary=rule, alibi_slopes=self.alibi)
+        return replace(super().attention_facts(config, index), alibi_slopes=self.alibi)
 
-    def mlp_facts(self, config: Config) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
         inner_size = config.count("intermediate_size", 4 * config.count("hidden_size"))
         return MlpFacts(inner_size, config.choice("hidden_act", ACTIVATIONS, "gelu_new"))
 
@@ -114,43 +103,8 @@ class Gpt(Family):
         rows = body.at(self.positions).rows(slice(skipped, None), skipped + size)
         return embedding(step.positions, rows, size, self.facts.hidden_size)
 
-    def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        names = self.names
-        normed = self.norm(x, weights.at(names.attention_norm))
-        attended = self.attention(normed, weights, layer)
-        before = layer.keep(x)
-        after = add(before, attended)
-        if names.mlp_norm == names.attention_norm:
-            inside = layer.keep(normed)
-        else:
-            inside = self.norm(before if self.is_parallel else after, weights.at(names.mlp_norm))
-        return add(after, self.mlp(inside, weights, layer))
-
-    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        facts = layer.attention
-        q, k, v = self.queries_keys_values(x, weights, facts)
-        q, k = self.heads(split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads), weights)
-        attended = attend(q, k, v, layer)
-        return linear(attended, weights.at(self.names.output), self.facts.hidden_size, bias=self.has_output_bias)
-
-    def queries_keys_values(self, x: Node, weights: Weights, facts: AttentionFacts) -> list[Node]:
-        """Shapes: [T, 1, hidden] -> three of [T, 1, heads * size]."""
-        parts = [weights.at(name) for name in self.names.qkv]
-        projections = self.cut(parts[0], facts) if len(parts) == 1 else (parts[0], parts[1], parts[2])
-        return queries_keys_values(x, projections, facts, bias=self.has_qkv_bias)
-
     def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
         return by_group(fused, facts)
-
-    def heads(self, q: Node, k: Node, weights: Weights) -> tuple[Node, Node]:
-        """Queries and keys by heads, which a family may norm. Shape: [T, heads, 1, size]."""
-        return q, k
-
-    def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        facts = self.facts.layers[layer.index].mlp
-        assert isinstance(facts, MlpFacts)
-        up, down = weights.at(self.names.up), weights.at(self.names.down)
-        return plain_mlp(x, up, down, facts.inner_size, facts.activation, bias=self.has_mlp_bias)
 
 
 # GPT-2: a table of positions, and matrices stored [in, out]; StarCoder 1 has one head of keys and values for all.
@@ -159,7 +113,7 @@ class Gpt2(Gpt):
 
     architectures = ("GPT2LMHeadModel",)
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
-    names = Names("ln_1", ("attn.c_attn",), "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    qkv_name = "c_attn"
     positions = "wpe"
 
     def read(self, config: Config) -> None:
@@ -187,7 +141,7 @@ class GptBigCode(Gpt):
 
     architectures = ("GPTBigCodeForCausalLM",)
     layouts = (Layout("transformer", "lm_head"),)
-    names = Names("ln_1", ("attn.c_attn",), "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    qkv_name = "c_attn"
     positions = "wpe"
 
     def read(self, config: Config) -> None:
@@ -216,16 +170,20 @@ class GptJ(Gpt):
 
     architectures = ("GPTJForCausalLM",)
     layouts = (Layout("transformer", "lm_head"),)
-    names = Names(
-        "ln_1", ("attn.q_proj", "attn.k_proj", "attn.v_proj"), "attn.out_proj", "ln_1", "mlp.fc_in", "mlp.fc_out"
-    )
-    is_tied = False
-    has_qkv_bias = has_output_bias = False
+    layer_norms = LayerNorms("ln_1", "ln_1")
+    output_name = "out_proj"
+    mlp_names = ("fc_in", "fc_out")
+    qkv_bias = output_bias = False
     has_head_bias = True
+    is_parallel = True
+    is_tied = False
+    turns = True
 
     def read(self, config: Config) -> None:
         config.expect(tie_word_embeddings=False, rotary=True, scale_attn_weights=True)
-        self.rotary = read_rotary(config, config.count("rotary_dim"), is_interleaved=True)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        return read_rotary(config, config.count("rotary_dim"), is_interleaved=True)
 
 
 _PARTS = 4  # in which queries, values and keys are stored
@@ -235,7 +193,7 @@ class CodeGen(GptJ):
     """CodeGen 1, and 2 of 1B to 16B: queries, values and keys are stored in four parts."""
 
     architectures = ("CodeGenForCausalLM",)
-    names = Names("ln_1", ("attn.qkv_proj",), "attn.out_proj", "ln_1", "mlp.fc_in", "mlp.fc_out")
+    qkv_name = "qkv_proj"
     unread = (*GptJ.unread, r"\.attn\.causal_mask$")
 
     def head_counts(self, config: Config) -> tuple[int, int]:
@@ -252,22 +210,18 @@ class CodeGen(GptJ):
 
 # GPT-Neo: a table of positions, scores that are not scaled, and a window in every other layer.
 _KINDS = ("global", "local")
-_QKV = ("attn.attention.q_proj", "attn.attention.k_proj", "attn.attention.v_proj")
 
 
 class GptNeo(Gpt):
     """GPT-Neo 125M, 1.3B and 2.7B, TinyStories."""
 
     architectures = ("GPTNeoForCausalLM",)
-    aliases: ClassVar[dict[str, str]] = {
-        **ALIASES,
-        "num_heads": "num_attention_heads",
-        "num_layers": "num_hidden_layers",
-    }
+    aliases = ALIASES | {"num_heads": "num_attention_heads", "num_layers": "num_hidden_layers"}
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
-    names = Names("ln_1", _QKV, "attn.attention.out_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    attention_name = "attn.attention"
+    output_name = "out_proj"
     positions = "wpe"
-    has_qkv_bias = False
+    qkv_bias = False
 
     def read(self, config: Config) -> None:
         config.skip("embed_dropout", "resid_dropout")
@@ -298,8 +252,17 @@ def _repeated(told: Any, most: int) -> list[str] | None:
     return kinds
 
 
+class WithQueryKeyValue(Gpt):
+    """The names that GPT-NeoX, BLOOM and Falcon have in common."""
+
+    layer_norms = LayerNorms()
+    output_name = "dense"
+    qkv_name = "query_key_value"
+    mlp_names = ("dense_h_to_4h", "dense_4h_to_h")
+
+
 # GPT-NeoX: attention and MLP side by side with a norm each, positions turn a part of each head.
-class GptNeoX(Gpt):
+class GptNeoX(WithQueryKeyValue):
     """GPT-NeoX 20B, Pythia, Dolly 2, RedPajama INCITE, the first StableLM."""
 
     architectures = ("GPTNeoXForCausalLM",)
@@ -307,23 +270,17 @@ class GptNeoX(Gpt):
     layouts = (Layout("gpt_neox", "embed_out"),)
     table = "embed_in"
     layers = "layers"
-    names = Names(
-        "input_layernorm",
-        ("attention.query_key_value",),
-        "attention.dense",
-        "post_attention_layernorm",
-        "mlp.dense_h_to_4h",
-        "mlp.dense_4h_to_h",
-    )
+    attention_name = "attention"
     final_norm = "final_layer_norm"
+    qkv_bias = output_bias = ("attention_bias", True)
     is_tied = False
+    turns = True
+    rotary_part = 0.25
 
     def read(self, config: Config) -> None:
         config.assume(hidden_act="gelu")
         config.skip("custom_pipelines")
         self.is_parallel = config.flag("use_parallel_residual", True)
-        self.has_qkv_bias = self.has_output_bias = config.flag("attention_bias", True)
-        self.rotary = read_rotary(config, head_size(config), part=0.25)
 
 
 # OPT: a table of positions whose first two rows are for padding, norms before or after.
@@ -335,15 +292,13 @@ class Opt(Gpt):
     layouts = (Layout("model.decoder", "lm_head"), Layout("decoder", "lm_head"))
     table = "embed_tokens"
     layers = "layers"
-    names = Names(
-        "self_attn_layer_norm",
-        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        "self_attn.out_proj",
-        "final_layer_norm",
-        "fc1",
-        "fc2",
-    )
+    layer_norms = LayerNorms("self_attn_layer_norm", "final_layer_norm")
+    attention_name = "self_attn"
+    output_name = "out_proj"
+    mlp_name = ""
+    mlp_names = ("fc1", "fc2")
     final_norm = "final_layer_norm"
+    qkv_bias = output_bias = mlp_bias = ("enable_bias", True)
     positions = "embed_positions"
     first_position = 2
 
@@ -356,8 +311,6 @@ class Opt(Gpt):
         is_removed = config.flag("_remove_final_layer_norm")
         self.has_final_norm = self.norms_before and not is_removed
         self.has_norm_weights = config.flag("layer_norm_elementwise_affine", True)
-        has_bias = config.flag("enable_bias", True)
-        self.has_qkv_bias = self.has_output_bias = self.has_mlp_bias = has_bias
 
     def norm(self, x: Node, weights: Weights) -> Node:
         return layer_norm(x, weights if self.has_norm_weights else None, self.norm_epsilon)
@@ -371,9 +324,9 @@ class Opt(Gpt):
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         if self.norms_before:
             return super().layer(x, weights, layer)
-        attended = self.attention(x, weights, layer)
-        x = self.norm(add(layer.keep(x), attended), weights.at(self.names.attention_norm))
-        return self.norm(add(x, self.mlp(x, weights, layer)), weights.at(self.names.mlp_norm))
+        mixed = self.mix(x, weights, layer)
+        x = self.norm(add(layer.keep(x), mixed), weights.at(self.layer_norms.before_attention))
+        return self.norm(add(x, self.mlp(x, weights, layer)), weights.at(self.layer_norms.before_mlp))
 
     def last_norm(self, x: Node, body: Weights) -> Node:
         x = super().last_norm(x, body) if self.has_final_norm else x
@@ -383,21 +336,14 @@ class Opt(Gpt):
 
 
 # BLOOM: attention fades with distance, and embeddings are normed.
-class Bloom(Gpt):
+class Bloom(WithQueryKeyValue):
     """BLOOM and BLOOMZ. Their context has no limit; `seq_length` is that of the training."""
 
     architectures = ("BloomForCausalLM",)
     aliases = ALIASES | {"seq_length": "max_position_embeddings"}
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
     table = "word_embeddings"
-    names = Names(
-        "input_layernorm",
-        ("self_attention.query_key_value",),
-        "self_attention.dense",
-        "post_attention_layernorm",
-        "mlp.dense_h_to_4h",
-        "mlp.dense_4h_to_h",
-    )
+    attention_name = "self_attention"
 
     def read(self, config: Config) -> None:
         config.assume(max_position_embeddings=2048)
@@ -406,7 +352,7 @@ class Bloom(Gpt):
         config.skip(
             "bias_dropout_fusion", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"
         )
-        config.skip("attention_softmax_in_fp32", "pretraining_tp", "slow_but_exact")
+        config.skip("attention_softmax_in_fp32", "slow_but_exact")
         self.alibi = alibi_slopes(config.count("num_attention_heads"))
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
@@ -417,7 +363,7 @@ class Bloom(Gpt):
 class Mpt(Gpt):
     """MPT 7B and 30B. Their context has no limit; `max_seq_len` is that of the training."""
 
-    architectures = ("MPTForCausalLM", "MptForCausalLM")
+    architectures = ("MPTForCausalLM", "MptForCausalLM")  # type: ignore[assignment]
     aliases: ClassVar[dict[str, str]] = {
         "d_model": "hidden_size",
         "n_heads": "num_attention_heads",
@@ -426,9 +372,13 @@ class Mpt(Gpt):
     }
     layouts = (Layout("transformer", "lm_head"),)
     layers = "blocks"
-    names = Names("norm_1", ("attn.Wqkv",), "attn.out_proj", "norm_2", "ffn.up_proj", "ffn.down_proj")
+    layer_norms = LayerNorms("norm_1", "norm_2")
+    output_name = "out_proj"
+    qkv_name = "Wqkv"
+    mlp_name = "ffn"
+    mlp_names = ("up_proj", "down_proj")
     final_norm = "norm_f"
-    has_norm_bias = has_qkv_bias = has_output_bias = has_mlp_bias = False
+    has_norm_bias = qkv_bias = output_bias = mlp_bias = False
 
     def read(self, config: Config) -> None:
         config.expect(no_bias=True)
@@ -449,21 +399,18 @@ class Mpt(Gpt):
         facts = super().attention_facts(config, index)
         return replace(facts, scale=self.scale or facts.scale)
 
-    def mlp_facts(self, config: Config) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
         return MlpFacts(config.count("expansion_ratio", 4) * config.count("hidden_size"), "gelu")
-
-    def queries_keys_values(self, x: Node, weights: Weights, facts: AttentionFacts) -> list[Node]:
-        return [clamped(part, self.clip) for part in super().queries_keys_values(x, weights, facts)]
 
     def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
         return in_turn(fused, facts)
 
 
 # Falcon: few heads of keys and values, attention and MLP side by side; the RW models are more like BLOOM.
-class Falcon(Gpt):
+class Falcon(WithQueryKeyValue):
     """Falcon RW 1B to 180B and Falcon 2. `RefinedWeb` was the 40B's model type before its layout had a key."""
 
-    architectures = ("FalconForCausalLM", "RWForCausalLM")
+    architectures = ("FalconForCausalLM", "RWForCausalLM")  # type: ignore[assignment]
     aliases = ALIASES | {
         "n_head_kv": "num_key_value_heads",
         "num_kv_heads": "num_key_value_heads",
@@ -472,34 +419,31 @@ class Falcon(Gpt):
     }
     layouts = (Layout("transformer", "lm_head"),)
     table = "word_embeddings"
+    attention_name = "self_attention"
+    qkv_bias = output_bias = mlp_bias = ("bias", False)
 
     def read(self, config: Config) -> None:
         config.assume(max_position_embeddings=2048, hidden_act="gelu")
         config.expect(apply_residual_connection_post_layernorm=False)
         self.is_new = config.flag("new_decoder_architecture", config.value("model_type") == "RefinedWeb")
         self.is_parallel = config.flag("parallel_attn", True)
-        self.names = self._names(config)
-        self.has_qkv_bias = self.has_output_bias = self.has_mlp_bias = config.flag("bias")
-        size = head_size(config)
-        if config.flag("alibi"):
+        self.layer_norms = self._layer_norms(config)
+        self.turns = not config.flag("alibi")
+        if not self.turns:
             config.skip("rope_parameters", "rope_scaling", "rope_theta")  # transformers writes them all the same
             # the bias is added before scores are scaled
             slopes = alibi_slopes(config.count("num_attention_heads"))
-            self.alibi = tuple(slope * size**-0.5 for slope in slopes)
-        else:
-            self.rotary = read_rotary(config, size)
+            self.alibi = tuple(slope * head_size(config) ** -0.5 for slope in slopes)
 
-    def _names(self, config: Config) -> Names:
+    def _layer_norms(self, config: Config) -> LayerNorms:
         if self.is_new and not self.is_parallel:
             raise config.error("parallel_attn", "true with new_decoder_architecture")
         num_norms = config.count("num_ln_in_parallel_attn", 2 if self.is_new else 1)
         if num_norms > 1 + self.is_new:
             raise config.error("num_ln_in_parallel_attn", "1, or 2 with new_decoder_architecture")
-        norms = ("input_layernorm", "input_layernorm" if self.is_parallel else "post_attention_layernorm")
         if num_norms == 2:
-            norms = ("ln_attn", "ln_mlp")
-        qkv = ("self_attention.query_key_value",)
-        return Names(norms[0], qkv, "self_attention.dense", norms[1], "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+            return LayerNorms("ln_attn", "ln_mlp")
+        return LayerNorms(before_mlp="input_layernorm") if self.is_parallel else LayerNorms()
 
     def head_counts(self, config: Config) -> tuple[int, int]:
         num_heads, is_multi_query = config.count("num_attention_heads"), config.flag("multi_query", True)
@@ -511,9 +455,9 @@ class Falcon(Gpt):
         config.expect(num_key_value_heads=num_heads)
         return num_heads, num_heads
 
-    def mlp_facts(self, config: Config) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
         config.assume(intermediate_size=config.count("ff_factor", 4) * config.count("hidden_size"))
-        return super().mlp_facts(config)
+        return super().mlp_facts(config, index)
 
 
 def alibi_slopes(num_heads: int, largest_exponent: float = 8.0) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ class HunyuanDense(Llama):
 
     architectures = ("HunYuanDenseV1ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
+    head_norm_names = ("query_layernorm", "key_layernorm")
 
     def __init__(self, config: Config) -> None:
         config.expect(norm_type="rms", use_cla=False, use_qk_norm=True, use_rotary_pos_emb=True)
@@ -37,10 +38,8 @@ class HunyuanDense(Llama):
         return read_rotary(config, size, scaling=Config({"rope_theta": stretched}))
 
     def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm]:
-        return (
-            lambda heads: self.norm(heads, weights.at("query_layernorm")),
-            lambda heads: self.norm(heads, weights.at("key_layernorm")),
-        )
+        of_queries, of_keys = (weights.at(name) for name in self.head_norm_names)
+        return lambda heads: self.norm(heads, of_queries), lambda heads: self.norm(heads, of_keys)
 
 
 _OF_PICTURES = """

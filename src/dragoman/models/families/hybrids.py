@@ -295,7 +295,7 @@ class RecurrentGemma(Alternating):
     final_norm = "final_norm"
     norm_offset = 1.0
     rotary_part = 0.5
-    output_bias = True
+    output_bias = mlp_bias = True
     is_tied: bool = True
     attention_name = "temporal_block"
 
@@ -309,7 +309,6 @@ class RecurrentGemma(Alternating):
             ml_dtypes.bfloat16(config.count("hidden_size") ** 0.5)
         )  # checkpoints learned with this rounding
         super().__init__(config)
-        self.has_mlp_bias = True
 
     def read_facts(self, config: Config) -> ModelFacts:
         kinds = config.value("block_types", config.value("_block_types", ["recurrent", "recurrent", "attention"]))

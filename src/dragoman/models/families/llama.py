@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple
 
-from dragoman.models.blocks.attention import HeadNorm, attend, queries_keys_values
+from dragoman.models.blocks.attention import HeadNorm, Projections, attend, in_turn, queries_keys_values
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp, plain_mlp
-from dragoman.models.blocks.nodes import add, split_heads
+from dragoman.models.blocks.nodes import add, clamped, split_heads
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import (
@@ -36,6 +36,8 @@ ATTENTION_BIAS = ("attention_bias", False)
 
 
 class LayerNorms(NamedTuple):
+    """Names of a layer's norms, "" = there is none. Where the MLP is parallel to attention, both may have the same."""
+
     before_attention: str = "input_layernorm"
     before_mlp: str = "post_attention_layernorm"
     after_attention: str = ""
@@ -45,22 +47,25 @@ class LayerNorms(NamedTuple):
 class Llama(Family):
     """Llama 1 to 3.x.
 
-    `epsilon`: the key of the norms' and its default. `mlp_names`: of gate, up and down; two where gate and up are
-    halves of one matrix, or there is no gate. `is_parallel`: the MLP reads what attention reads. `local_rotary`: of
-    layers with a window, None = the same. `head_norms`: of each head's query and key, or of all heads together, before
-    rotation.
+    `epsilon`: the key of the norms' and its default. `qkv_name`: of one matrix of queries, keys and values; "" = of
+    three. `clip`: bounds these. `mlp_names`: of gate, up and down; two where gate and up are halves of one matrix, or
+    there is no gate. `is_parallel`: the MLP does not see what attention has added. `local_rotary`: of layers with a
+    window, None = the same. `head_norms`: of each head's query and key, or of all heads together, before rotation.
     """
 
     architectures = ("LlamaForCausalLM",)
     epsilon: ClassVar[tuple[str, float]] = ("rms_norm_eps", 1e-6)
-    layer_norms: ClassVar[LayerNorms] = LayerNorms()
+    layer_norms: LayerNorms = LayerNorms()
     attention_name: ClassVar[str] = "self_attn"
+    qkv_name: ClassVar[str] = ""
     output_name: ClassVar[str] = "o_proj"
     mlp_name: ClassVar[str] = "mlp"
     mlp_names: ClassVar[tuple[str, ...]] = ("gate_proj", "up_proj", "down_proj")
     has_gate: ClassVar[bool] = True
     qkv_bias: ClassVar[Bias] = ATTENTION_BIAS
     output_bias: ClassVar[Bias] = ATTENTION_BIAS
+    mlp_bias: ClassVar[Bias] = ("mlp_bias", False)
+    clip: float = 0.0
     is_parallel: bool = False
     rotary_part: ClassVar[float | None] = None
     has_interleaved_pairs: ClassVar[bool] = False
@@ -72,10 +77,10 @@ class Llama(Family):
     def __init__(self, config: Config) -> None:
         self.norm_epsilon = config.positive(*self.epsilon)
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
-        self.has_qkv_bias, self.has_output_bias = (
-            bias if isinstance(bias, bool) else config.flag(*bias) for bias in (self.qkv_bias, self.output_bias)
+        self.has_qkv_bias, self.has_output_bias, self.has_mlp_bias = (
+            bias if isinstance(bias, bool) else config.flag(*bias)
+            for bias in (self.qkv_bias, self.output_bias, self.mlp_bias)
         )
-        self.has_mlp_bias = config.flag("mlp_bias")
         config.skip("pretraining_tp")
         self.rotary = self.read_rotary(config)
         self.slides = self.read_slides(config)
@@ -105,7 +110,10 @@ class Llama(Family):
         size, slides = head_size(config), self.slides[index]
         reading = self.local_rotary if slides and self.local_rotary is not None else self.rotary
         rule, window = reading.rule if self.is_turned(index) else None, self.window if slides else 0
-        return AttentionFacts(*head_counts(config), size, size, size**-0.5, window, rule)
+        return AttentionFacts(*self.head_counts(config), size, size, size**-0.5, window, rule)
+
+    def head_counts(self, config: Config) -> tuple[int, int]:
+        return head_counts(config)
 
     def is_turned(self, index: int) -> bool:
         return True
@@ -119,8 +127,12 @@ class Llama(Family):
         names = self.layer_norms
         normed = self._normed(x, weights, names.before_attention)
         mixed = self._normed(self.mix(normed, weights, layer), weights, names.after_attention)
-        x = self.residual(layer.keep(x), mixed)
-        inside = layer.keep(normed) if self.is_parallel else self._normed(x, weights, names.before_mlp)
+        before = layer.keep(x)
+        x = self.residual(before, mixed)
+        if self.is_parallel and names.before_mlp == names.before_attention:
+            inside = layer.keep(normed)
+        else:
+            inside = self._normed(before if self.is_parallel else x, weights, names.before_mlp)
         return self.residual(
             x, self._normed(self.mlp(inside, weights.at(self.mlp_name), layer), weights, names.after_mlp)
         )
@@ -147,10 +159,17 @@ class Llama(Family):
     def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
         """Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]."""
         facts = layer.attention
-        return queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+        parts = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+        return [clamped(part, self.clip) for part in parts]
 
-    def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:
+    def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
+        if self.qkv_name:
+            return self.cut(weights.at(self.qkv_name), facts)
         return weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")
+
+    def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
+        """The parts of the matrix of queries, keys and values."""
+        return in_turn(fused, facts)
 
     def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
         """Queries and keys by heads, normed. Shapes: [T, 1, heads * size] -> [T, heads, 1, size]."""

@@ -121,11 +121,10 @@ class Starcoder2(Mistral):
     epsilon = ("norm_epsilon", 1e-5)
     has_layer_norms = True
     mlp_names = ("c_fc", "c_proj")
-    qkv_bias = output_bias = ("use_bias", True)
+    qkv_bias = output_bias = mlp_bias = ("use_bias", True)
     has_gate = False
     is_tied = True
 
     def __init__(self, config: Config) -> None:
         config.expect(mlp_type="default", norm_type="layer_norm")
         super().__init__(config)
-        self.has_mlp_bias = self.has_output_bias

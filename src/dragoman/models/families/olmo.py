@@ -5,9 +5,7 @@ OLMoE is Llama with experts, that norms queries and keys as a whole. K-EXAONE ha
 
 from __future__ import annotations
 
-from dragoman.models.blocks.nodes import clamped
 from dragoman.models.blocks.norms import layer_norm
-from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.families.deepseek import BiasedExperts
@@ -33,9 +31,6 @@ class Olmo(Llama):
 
     def norm(self, x: Node, weights: Weights) -> Node:
         return layer_norm(x, None, self.norm_epsilon)
-
-    def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
-        return [clamped(part, self.clip) for part in super().queries_keys_values(x, weights, layer)]
 
 
 class Olmo2(Llama):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.attention import Projections, in_turn
 from dragoman.models.blocks.mlp import Routing, router_logits
 from dragoman.models.blocks.nodes import integers, scalar
-from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, ExpertFacts
+from dragoman.models.facts import ExpertFacts
 from dragoman.models.families.base import Layout
-from dragoman.models.families.gpt import Gpt, Names
-from dragoman.models.families.llama import ATTENTION_BIAS, head_size
+from dragoman.models.families.gpt import Gpt
+from dragoman.models.families.llama import ATTENTION_BIAS, LayerNorms, head_size
 from dragoman.models.families.mistral import Mistral, Mixtral
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description
 from dragoman.models.storage.constants import Node
@@ -28,29 +26,21 @@ class Phi(Gpt):
     layouts = (Layout("model", "lm_head"),)
     table = "embed_tokens"
     layers = "layers"
-    names = Names(
-        "input_layernorm",
-        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        "self_attn.dense",
-        "input_layernorm",
-        "mlp.fc1",
-        "mlp.fc2",
-    )
+    layer_norms = LayerNorms("input_layernorm", "input_layernorm")
+    attention_name = "self_attn"
+    output_name = "dense"
+    mlp_names = ("fc1", "fc2")
     final_norm = "final_layernorm"
-    is_tied = False
+    head_norm_names = ("q_layernorm", "k_layernorm")
     has_head_bias = True
+    is_parallel = True
+    is_tied = False
+    turns = True
+    rotary_part = 0.5
 
     def read(self, config: Config) -> None:
         config.expect(tie_word_embeddings=False)
-        self.has_query_key_norms = config.flag("qk_layernorm")
-        self.rotary = read_rotary(config, head_size(config), part=0.5)
-
-    def heads(self, q: Node, k: Node, weights: Weights) -> tuple[Node, Node]:
-        if not self.has_query_key_norms:
-            return q, k
-        names = ("self_attn.q_layernorm", "self_attn.k_layernorm")
-        q_weights, k_weights = (weights.at(name) for name in names)
-        return layer_norm(q, q_weights, self.norm_epsilon), layer_norm(k, k_weights, self.norm_epsilon)
+        self.head_norms = "each" if config.flag("qk_layernorm") else ""
 
 
 class Phi3(Mistral):
@@ -59,15 +49,13 @@ class Phi3(Mistral):
     architectures = ("Phi3ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     rotary_part = 1.0
+    qkv_name = "qkv_proj"
     mlp_names = ("gate_up_proj", "down_proj")
 
     def __init__(self, config: Config) -> None:
         config.expect(attention_bias=False, mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1)
         config.skip("original_max_position_embeddings")  # longrope reads it, if that is the rule
         super().__init__(config)
-
-    def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
-        return in_turn(weights.at("qkv_proj"), facts)
 
 
 # Mixtral with LayerNorm, biases, and experts that are chosen one after the other among their likes.

@@ -49,13 +49,12 @@ class Ernie45(Llama):
     architectures = ("Ernie4_5ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     has_interleaved_pairs = True
-    qkv_bias = output_bias = ("use_bias", False)
+    qkv_bias = output_bias = mlp_bias = ("use_bias", False)
     is_tied = True
 
     def __init__(self, config: Config) -> None:
         config.expect(compression_ratio=1.0)
         super().__init__(config)
-        self.has_mlp_bias = config.flag("use_bias")
 
 
 class ErnieExperts(WithExperts, Ernie45):
@@ -123,7 +122,8 @@ class StableLm(Llama):
     head_norm_names = ("q_layernorm.norms", "k_layernorm.norms")
 
     def __init__(self, config: Config) -> None:
-        self.is_parallel = config.flag("use_parallel_residual")
+        if config.flag("use_parallel_residual"):
+            self.is_parallel, self.layer_norms = True, LayerNorms(before_mlp="input_layernorm")
         self.head_norms = "each" if config.flag("qk_layernorm") else ""
         super().__init__(config)
 
@@ -141,6 +141,7 @@ class InternLM2(Llama):
     table = "tok_embeddings"
     layer_norms = LayerNorms("attention_norm", "ffn_norm")
     attention_name = "attention"
+    qkv_name = "wqkv"
     output_name = "wo"
     mlp_name = "feed_forward"
     mlp_names = ("w1", "w3", "w2")
@@ -151,8 +152,8 @@ class InternLM2(Llama):
         config.skip("rope_pos_id_stride")
         super().__init__(config)
 
-    def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
-        return by_group(weights.at("wqkv"), facts)
+    def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
+        return by_group(fused, facts)
 
 
 # Without a gate in the MLP; Nemotron and Jais 2 with LayerNorm, Apertus with xIELU.
@@ -227,7 +228,7 @@ class Cohere(Llama):
 
     architectures = ("CohereForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
-    layer_norms = LayerNorms(before_mlp="")
+    layer_norms = LayerNorms(before_mlp="input_layernorm")
     has_layer_norms = True
     has_norm_bias = False
     has_interleaved_pairs = True
