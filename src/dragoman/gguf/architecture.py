@@ -6,7 +6,7 @@ Source of the facts: llama.cpp's converter of Hugging Face checkpoints, inverted
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Names = dict[str, str]
@@ -14,34 +14,6 @@ Order = Literal["pairs", "by_group", "turns", "turns_by_column"]
 """The order of rows in a file: a head's halves taking turns; queries, keys and values apart that belong in groups; or,
 at the end, heads of values whose keys take turns, for columns too.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One architecture. `hugging_face`: its name in config.json. `keys`: of config.json, with the metadata's keys for them.
-
-    `fixed`: keys and values of all its models. `unread`: keys of the metadata that change nothing here. `flags`: keys
-    that are true if a layer has a tensor whose name begins so; `sizes`: keys of its last axis. `outer`: tensors
-    outside the layers; `layer`: those of a layer, below `layers`; an `{expert}` in a name counts along a tensor's
-    first axis. `cuts`: tensors that are several here, below each other. `joined`: tensors that are one here: below
-    each other, or "turns" for rows that take turns. `orders`: of rows that lie otherwise than here. `turned`: matrices
-    that are [in, out] here. `has_raised_norms`: the file's norms have one added.
-    """
-
-    hugging_face: str
-    keys: Names
-    layers: str = "model.layers"
-    outer: Names = field(default_factory=dict)
-    layer: Names = field(default_factory=dict)
-    fixed: dict[str, Any] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
-    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sizes: Names = field(default_factory=dict)
-    cuts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    orders: Mapping[str, Order] = field(default_factory=dict)
-    turned: tuple[str, ...] = ()
-    has_raised_norms: bool = False
 
 
 def without(names: Names, *keys: str) -> Names:
@@ -59,6 +31,34 @@ KEYS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One architecture. `hugging_face`: its name in config.json. `keys`: of config.json, with the metadata's keys for them.
+
+    `fixed`: keys and values of all its models. `unread`: keys of the metadata that change nothing here. `flags`: keys
+    that are true if a layer has a tensor whose name begins so; `sizes`: keys of its last axis. `outer`: names of
+    tensors outside the layers that the family's class does not tell; `layer`: of those in a layer; an `{expert}` in a
+    name counts along a tensor's first axis. `joined`: tensors that are one here: below each other, or "turns" for rows
+    that take turns. `orders`: of rows that lie otherwise than here. `turned`: matrices that are [in, out] here.
+    `has_raised_norms`: the file's norms have one added.
+    """
+
+    hugging_face: str
+    keys: Names = field(default_factory=lambda: KEYS)
+    outer: Names = field(default_factory=dict)
+    layer: Names = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: Names = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    orders: Mapping[str, Order] = field(default_factory=dict)
+    turned: tuple[str, ...] = ()
+    has_raised_norms: bool = False
+
+
 OLD_KEYS = without(KEYS, "rms_norm_eps", "rope_theta", "head_dim") | {
     "layer_norm_epsilon": "attention.layer_norm_epsilon"
 }
@@ -73,43 +73,12 @@ FACTOR_KEYS = {
     "logits_scaling": "logit_scale",
 }
 
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-ATTENTION = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-}
-CUTS = {
-    "attn_qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "ffn_gate_up_exps": ("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj"),
-}
-MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-NORM_BEFORE_MLP = {"ffn_norm": "post_attention_layernorm"}
-HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-NORMS_AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
-EXPERTS = {
-    "ffn_gate_inp": "mlp.gate",
-    "ffn_gate_exps": "mlp.experts.{expert}.gate_proj",
-    "ffn_up_exps": "mlp.experts.{expert}.up_proj",
-    "ffn_down_exps": "mlp.experts.{expert}.down_proj",
-}
-SHARED = {
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
-}
-SHARED_GATED = {name: target.replace("shared_experts", "shared_expert") for name, target in SHARED.items()} | {
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate"
-}
+NORM_AFTER_ATTENTION = {"post_attention_norm": "post_attention_layernorm"}  # where it is the norm before the MLP
 BIASES = {"attention_bias": ("attn_q.bias",), "mlp_bias": ("ffn_up.bias",)}
 QKV_BIASES = {"attention_bias": ("attn_q.bias", "attn_qkv.bias")}  # which may be one tensor
 MOE_SIZE = {"moe_intermediate_size": "ffn_down_exps.weight"}
 EXPERT_SIZE = {"intermediate_size": "ffn_down_exps.weight"}
 PAIRS: Mapping[str, Order] = {"attn_q": "pairs", "attn_k": "pairs"}
+EXPERT_SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length")
 
-LLAMA = Architecture(
-    "LlamaForCausalLM", KEYS, outer=OUTER, layer=ATTENTION | NORM_BEFORE_MLP | MLP, cuts=CUTS, orders=PAIRS
-)
-PLAIN = replace(LLAMA, orders={})  # rows lie as in the checkpoint
+LLAMA = Architecture("LlamaForCausalLM", orders=PAIRS)

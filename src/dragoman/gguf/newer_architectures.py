@@ -8,33 +8,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dragoman.gguf.architecture import (
-    ATTENTION,
     BIASES,
     EXPERT_KEYS,
     EXPERT_SIZE,
-    EXPERTS,
+    EXPERT_SIZES,
     FACTOR_KEYS,
-    HEAD_NORMS,
     KEYS,
     LAYER_NORM_KEYS,
     LLAMA,
     LOCAL_EXPERT_KEYS,
-    MLP,
     MOE_SIZE,
-    NORM_BEFORE_MLP,
-    NORMS_AFTER,
-    OUTER,
     PAIRS,
-    PLAIN,
     QKV_BIASES,
-    SHARED,
     WINDOW,
     Architecture,
     Names,
     without,
 )
 
-_SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func")
+_SIZES = (*EXPERT_SIZES, "expert_gating_func")
 _SAID_BY_TENSORS = ("feed_forward_length", "attention.head_count_kv", "ssm.inner_size")
 
 
@@ -50,7 +42,6 @@ def _channel_scan(mixer: str) -> Names:
 
 _SCAN_BIASES = {"use_conv_bias": ("ssm_conv1d.bias",), "use_bias": ("ssm_in.bias",)}
 _MAMBA_BIASES = {"mamba_conv_bias": ("ssm_conv1d.bias",), "mamba_proj_bias": ("ssm_in.bias",)}
-_BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
 _HYBRID_KEYS = {
     "mamba_d_conv": "ssm.conv_kernel",
     "mamba_d_state": "ssm.state_size",
@@ -67,8 +58,6 @@ _MAMBA = Architecture(
         "state_size": "ssm.state_size",
         "time_step_rank": "ssm.time_step_rank",
     },
-    layers="backbone.layers",
-    outer=_BACKBONE,
     layer={"attn_norm": "norm"} | _channel_scan("mixer"),
     unread=("context_length", "feed_forward_length", "attention.head_count", "ssm.inner_size", "ssm.dt_b_c_rms"),
     flags=_SCAN_BIASES,
@@ -80,10 +69,9 @@ _MAMBA2 = replace(
     keys=without(_MAMBA.keys, "time_step_rank") | {"n_groups": "ssm.group_count", "num_heads": "ssm.time_step_rank"},
     layer={"attn_norm": "norm"} | _scan("mixer"),
 )
-_NEMOTRON_H = replace(
-    _MAMBA2,
-    hugging_face="NemotronHForCausalLM",
-    keys=without(KEYS, "intermediate_size", "rms_norm_eps", "rope_theta")
+_NEMOTRON_H = Architecture(
+    "NemotronHForCausalLM",
+    without(KEYS, "intermediate_size", "rms_norm_eps", "rope_theta")
     | {
         "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
         "conv_kernel": "ssm.conv_kernel",
@@ -133,48 +121,34 @@ _NEMOTRON_H_EXPERTS = replace(
     unread=(*_NEMOTRON_H.unread, *_SIZES, "nextn_predict_layers"),
     sizes=MOE_SIZE | {"moe_shared_expert_intermediate_size": "ffn_down_shexp.weight"},
 )
-_JAMBA = replace(
-    PLAIN,
-    hugging_face="JambaForCausalLM",
-    keys=without(KEYS, "num_key_value_heads", "rope_theta")
+_JAMBA = Architecture(
+    "JambaForCausalLM",
+    without(KEYS, "num_key_value_heads", "rope_theta")
     | EXPERT_KEYS
     | {"mamba_d_conv": "ssm.conv_kernel", "mamba_d_state": "ssm.state_size", "mamba_dt_rank": "ssm.time_step_rank"},
-    outer=OUTER | {"output_norm": "model.final_layernorm"},
-    layer=ATTENTION
-    | {name: target.replace("mlp", "feed_forward") for name, target in (MLP | EXPERTS).items()}
-    | _channel_scan("mamba")
+    layer=_channel_scan("mamba")
     | {
-        "ffn_norm": "pre_ff_layernorm",
-        "ffn_gate_inp": "feed_forward.router",
         "ssm_dt_norm": "mamba.dt_layernorm",
         "ssm_b_norm": "mamba.b_layernorm",
         "ssm_c_norm": "mamba.c_layernorm",
     },
-    cuts={},
     unread=("attention.head_count_kv", "ssm.inner_size"),
     flags=_MAMBA_BIASES,
 )
-_FALCON_H1 = replace(
-    PLAIN,
-    hugging_face="FalconH1ForCausalLM",
-    keys=KEYS | _HYBRID_KEYS | {"mamba_d_ssm": "ssm.inner_size"},
-    outer=_JAMBA.outer,
-    layer=ATTENTION
-    | {name: target.replace("mlp", "feed_forward") for name, target in MLP.items()}
-    | _scan("mamba")
+_FALCON_H1 = Architecture(
+    "FalconH1ForCausalLM",
+    KEYS | _HYBRID_KEYS | {"mamba_d_ssm": "ssm.inner_size"},
+    layer=_scan("mamba")
     # the one tensor whose name in the file is not that of a module
     | {"ffn_norm": "pre_ff_layernorm.weight", "ffn_norm.weight": "pre_ff_layernorm.weight"},
-    cuts={},
     flags=_MAMBA_BIASES | BIASES | {"mamba_rms_norm": ("ssm_norm",), "projectors_bias": ("ssm_out.bias",)},
     fixed={"mamba_norm_before_gate": False},  # as llama.cpp computes; what is multiplied is multiplied in the matrices
 )
-_GRANITE_HYBRID = replace(
-    PLAIN,
-    hugging_face="GraniteMoeHybridForCausalLM",
-    keys=without(KEYS, "head_dim", "num_key_value_heads", "intermediate_size") | _HYBRID_KEYS | FACTOR_KEYS,
-    layer=ATTENTION | _scan("mamba") | {"ffn_norm": "post_attention_layernorm", "ffn_down": "shared_mlp.output_linear"},
+_GRANITE_HYBRID = Architecture(
+    "GraniteMoeHybridForCausalLM",
+    without(KEYS, "head_dim", "num_key_value_heads", "intermediate_size") | _HYBRID_KEYS | FACTOR_KEYS,
+    layer=_scan("mamba") | {"ffn_down": "shared_mlp.output_linear"},
     joined={"shared_mlp.input_linear": ("ffn_gate", "ffn_up")},
-    cuts={},
     orders=PAIRS,
     unread=(*_SAID_BY_TENSORS, *_SIZES),
     flags=_MAMBA_BIASES | BIASES,
@@ -184,12 +158,7 @@ _GRANITE_HYBRID = replace(
 GRANITE_HYBRID_EXPERTS = replace(
     _GRANITE_HYBRID,
     keys=_GRANITE_HYBRID.keys | LOCAL_EXPERT_KEYS,
-    layer=without(_GRANITE_HYBRID.layer, "ffn_down")
-    | {
-        "ffn_gate_inp": "block_sparse_moe.router.layer",
-        "ffn_down_exps": "block_sparse_moe.output_linear",
-        "ffn_down_shexp": "shared_mlp.output_linear",
-    },
+    layer=_scan("mamba") | {"ffn_down_exps": "block_sparse_moe.output_linear"},
     joined={
         "block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
         "shared_mlp.input_linear": ("ffn_gate_shexp", "ffn_up_shexp"),
@@ -202,125 +171,40 @@ BAMBA = replace(
     keys=without(KEYS, "head_dim", "num_key_value_heads") | _HYBRID_KEYS,
     fixed={"partial_rotary_factor": 1.0},
     sizes={},
-    outer=_JAMBA.outer,
-    layer=_FALCON_H1.layer | {"ffn_norm": "pre_ff_layernorm.weight"},
+    layer=_FALCON_H1.layer,
     joined={},
 )
-LFM2 = replace(
-    PLAIN,
-    hugging_face="Lfm2ForCausalLM",
-    keys=without(KEYS, "rms_norm_eps", "num_key_value_heads")
+_LFM2 = Architecture(
+    "Lfm2ForCausalLM",
+    without(KEYS, "rms_norm_eps", "num_key_value_heads")
     | {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"},
-    outer=OUTER | {"output_norm": "model.embedding_norm", "token_embd_norm": "model.embedding_norm"},
+    outer={"token_embd_norm": "model.embedding_norm"},
     layer={
-        "attn_norm": "operator_norm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.out_proj",
-        "attn_q_norm": "self_attn.q_layernorm",
-        "attn_k_norm": "self_attn.k_layernorm",
         "shortconv.conv": "conv.conv",
         "shortconv.in_proj": "conv.in_proj",
         "shortconv.out_proj": "conv.out_proj",
-        "ffn_norm": "ffn_norm",
-        "ffn_gate": "feed_forward.w1",
-        "ffn_up": "feed_forward.w3",
-        "ffn_down": "feed_forward.w2",
     },
     fixed={"block_auto_adjust_ff_dim": False},
     unread=("attention.head_count_kv",),
     flags={"conv_bias": ("shortconv.conv.bias",)},
 )
 _LFM2_EXPERTS = replace(
-    LFM2,
+    _LFM2,
     hugging_face="Lfm2MoeForCausalLM",
-    keys=LFM2.keys | EXPERT_KEYS | {"num_dense_layers": "leading_dense_block_count"},
-    layer=LFM2.layer
-    | {
-        "ffn_gate_inp": "feed_forward.gate",
-        "exp_probs_b.bias": "feed_forward.expert_bias",
-        "ffn_gate_exps": "feed_forward.experts.{expert}.w1",
-        "ffn_up_exps": "feed_forward.experts.{expert}.w3",
-        "ffn_down_exps": "feed_forward.experts.{expert}.w2",
-    },
+    keys=_LFM2.keys | EXPERT_KEYS | {"num_dense_layers": "leading_dense_block_count"},
+    layer=_LFM2.layer | {"exp_probs_b.bias": "feed_forward.expert_bias"},
     fixed={},
-    unread=(*LFM2.unread, *_SIZES),
-    flags={**LFM2.flags, "use_expert_bias": ("exp_probs_b",)},
+    unread=(*_LFM2.unread, *_SIZES),
+    flags={**_LFM2.flags, "use_expert_bias": ("exp_probs_b",)},
     sizes=MOE_SIZE,
 )
 
 
-_UP_DOWN = without(MLP, "ffn_gate")
 _GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
 MINISTRAL3 = replace(
     LLAMA,
     hugging_face="Ministral3ForCausalLM",
     unread=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier"),
-)
-_MINIMAX_M2 = replace(
-    PLAIN,
-    hugging_face="MiniMaxM2ForCausalLM",
-    keys=KEYS | LOCAL_EXPERT_KEYS,
-    layer=ATTENTION
-    | NORM_BEFORE_MLP
-    | HEAD_NORMS
-    | {
-        "ffn_gate_inp": "block_sparse_moe.gate",
-        "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
-        "ffn_gate_exps": "block_sparse_moe.experts.{expert}.w1",
-        "ffn_up_exps": "block_sparse_moe.experts.{expert}.w3",
-        "ffn_down_exps": "block_sparse_moe.experts.{expert}.w2",
-    },
-    unread=(*_SIZES, "expert_weights_norm"),
-    sizes=EXPERT_SIZE,
-)
-_AFMOE = replace(
-    PLAIN,
-    hugging_face="AfmoeForCausalLM",
-    keys=KEYS
-    | WINDOW
-    | EXPERT_KEYS
-    | _GROUPS
-    | {
-        "num_shared_experts": "expert_shared_count",
-        "num_dense_layers": "leading_dense_block_count",
-        "route_norm": "expert_weights_norm",
-        "route_scale": "expert_weights_scale",
-    },
-    layer=ATTENTION
-    | MLP
-    | HEAD_NORMS
-    | EXPERTS
-    | SHARED
-    | {
-        "attn_gate": "self_attn.gate_proj",
-        "post_attention_norm": "post_attention_layernorm",
-        "ffn_norm": "pre_mlp_layernorm",
-        "post_ffw_norm": "post_mlp_layernorm",
-        "ffn_gate_inp": "mlp.router.gate",
-        "exp_probs_b.bias": "mlp.expert_bias",
-    },
-    fixed={"mup_enabled": True},  # of all published models; the converter leaves it out
-    unread=_SIZES,
-    sizes=MOE_SIZE,
-)
-_HUNYUAN_EXPERTS = replace(
-    PLAIN,
-    hugging_face="HunYuanMoEV1ForCausalLM",
-    keys=KEYS | EXPERT_KEYS | {"num_shared_expert": "expert_shared_count"},
-    layer=ATTENTION
-    | NORM_BEFORE_MLP
-    | EXPERTS
-    | {name: target.replace("shared_experts", "shared_mlp") for name, target in SHARED.items()}
-    | {
-        "ffn_gate_inp": "mlp.gate.wg",
-        "attn_q_norm": "self_attn.query_layernorm",
-        "attn_k_norm": "self_attn.key_layernorm",
-    },
-    unread=_SIZES,
-    flags=BIASES,
-    sizes=EXPERT_SIZE,
 )
 _BIASED_EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
@@ -328,63 +212,41 @@ _BIASED_EXPERTS = {
     "norm_topk_prob": "expert_weights_norm",
     "routed_scaling_factor": "expert_weights_scale",
 }
-_DOTS1 = replace(
-    PLAIN,
-    hugging_face="Dots1ForCausalLM",
-    keys=KEYS
-    | _GROUPS
-    | _BIASED_EXPERTS
-    | {"n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count"},
-    layer=PLAIN.layer | HEAD_NORMS | EXPERTS | SHARED | {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+_DOTS1 = Architecture(
+    "Dots1ForCausalLM",
+    KEYS | _GROUPS | _BIASED_EXPERTS | {"n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count"},
     unread=_SIZES,
     flags=QKV_BIASES,
     sizes=MOE_SIZE,
 )
-_EXAONE_EXPERTS = replace(
-    _DOTS1,
-    hugging_face="ExaoneMoeForCausalLM",
-    keys=KEYS
-    | WINDOW
-    | _GROUPS
-    | _BIASED_EXPERTS
-    | {"num_experts": "expert_count", "num_shared_experts": "expert_shared_count"},
-    layer=_DOTS1.layer | {"exp_probs_b.bias": "mlp.e_score_correction_bias"},
-    unread=(*_SIZES, "nextn_predict_layers"),
-    flags={},
-)
+_GEMMA_KEYS = WINDOW | {
+    "final_logit_softcapping": "final_logit_softcapping",
+    "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+    "num_kv_shared_layers": "attention.shared_kv_layers",
+    "rope_local_base_freq": "rope.freq_base_swa",
+}
+_PER_LAYER_TABLES = {
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+}
 _PER_LAYER = {
     "inp_gate": "per_layer_input_gate",
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
 }
-_GEMMA3N = replace(
-    PLAIN,
-    hugging_face="Gemma3nForCausalLM",
-    keys=without(KEYS, "intermediate_size")
-    | WINDOW
-    | {
-        "altup_active_idx": "altup.active_idx",
-        "altup_num_inputs": "altup.num_inputs",
-        "final_logit_softcapping": "final_logit_softcapping",
-        "hidden_size_per_layer_input": "embedding_length_per_layer_input",
-        "num_kv_shared_layers": "attention.shared_kv_layers",
-        "rope_local_base_freq": "rope.freq_base_swa",
-    },
-    outer=OUTER
+_GEMMA3N = Architecture(
+    "Gemma3nForCausalLM",
+    without(KEYS, "intermediate_size")
+    | _GEMMA_KEYS
+    | {"altup_active_idx": "altup.active_idx", "altup_num_inputs": "altup.num_inputs"},
+    outer=_PER_LAYER_TABLES
     | {
         "altup_proj": "model.altup_projections.{expert}",
         "altup_unembd_proj": "model.altup_unembed_projections.{expert}",
-        "per_layer_model_proj": "model.per_layer_model_projection",
-        "per_layer_proj_norm": "model.per_layer_projection_norm",
-        "per_layer_token_embd": "model.embed_tokens_per_layer",
     },
-    layer=ATTENTION
-    | MLP
-    | HEAD_NORMS
-    | NORMS_AFTER
-    | _PER_LAYER
+    layer=_PER_LAYER
     | {
-        "ffn_norm": "pre_feedforward_layernorm",
         "altup_correct_coef": "altup.correction_coefs",
         "altup_correct_scale.weight": "altup.correct_output_scale",
         "altup_predict_coef": "altup.prediction_coefs",
@@ -397,29 +259,19 @@ _GEMMA3N = replace(
     unread=("feed_forward_length", "activation_sparsity_scale"),
     fixed={"rope_local_base_freq": 10_000.0},
 )
-_GEMMA4 = replace(
-    PLAIN,
-    hugging_face="Gemma4ForCausalLM",
-    keys=without(KEYS, "head_dim", "intermediate_size", "num_key_value_heads", "rope_theta")
-    | WINDOW
+_GEMMA4 = Architecture(
+    "Gemma4ForCausalLM",
+    without(KEYS, "head_dim", "intermediate_size", "num_key_value_heads", "rope_theta")
+    | _GEMMA_KEYS
     | {
-        "final_logit_softcapping": "final_logit_softcapping",
         "global_head_dim": "attention.key_length",
         "head_dim": "attention.key_length_swa",
-        "hidden_size_per_layer_input": "embedding_length_per_layer_input",
         "num_experts": "expert_count",
-        "num_kv_shared_layers": "attention.shared_kv_layers",
-        "rope_local_base_freq": "rope.freq_base_swa",
         "top_k_experts": "expert_used_count",
     },
-    outer=without(_GEMMA3N.outer, "altup_proj", "altup_unembd_proj"),
-    layer=ATTENTION
-    | MLP
-    | HEAD_NORMS
-    | NORMS_AFTER
-    | _PER_LAYER
+    outer=_PER_LAYER_TABLES,
+    layer=_PER_LAYER
     | {
-        "ffn_norm": "pre_feedforward_layernorm",
         "layer_output_scale.weight": "layer_scalar",
         "ffn_gate_inp": "router.proj",
         "ffn_gate_inp.scale": "router.scale",
@@ -430,7 +282,6 @@ _GEMMA4 = replace(
         "post_ffw_norm_1": "post_feedforward_layernorm_1",
         "post_ffw_norm_2": "post_feedforward_layernorm_2",
     },
-    cuts={},
     unread=(
         "attention.head_count_kv",
         "attention.value_length_swa",
@@ -440,33 +291,64 @@ _GEMMA4 = replace(
         "rope.freq_base",
     ),
 )
-_JAIS2 = replace(
-    PLAIN,
-    hugging_face="Jais2ForCausalLM",
-    keys=LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon"},
-    layer=ATTENTION | NORM_BEFORE_MLP | _UP_DOWN,
-    flags=BIASES,
+_JAIS2 = Architecture(
+    "Jais2ForCausalLM", LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon"}, flags=BIASES
 )
 
 NEWER: dict[str, Architecture] = {
-    "afmoe": _AFMOE,
-    "arcee": replace(
-        LLAMA, hugging_face="ArceeForCausalLM", layer=ATTENTION | NORM_BEFORE_MLP | _UP_DOWN, flags=BIASES
+    "afmoe": Architecture(
+        "AfmoeForCausalLM",
+        KEYS
+        | WINDOW
+        | EXPERT_KEYS
+        | _GROUPS
+        | {
+            "num_shared_experts": "expert_shared_count",
+            "num_dense_layers": "leading_dense_block_count",
+            "route_norm": "expert_weights_norm",
+            "route_scale": "expert_weights_scale",
+        },
+        layer={"attn_gate": "self_attn.gate_proj"},
+        fixed={"mup_enabled": True},  # of all published models; the converter leaves it out
+        unread=_SIZES,
+        sizes=MOE_SIZE,
     ),
+    "arcee": replace(LLAMA, hugging_face="ArceeForCausalLM", flags=BIASES),
     "dots1": _DOTS1,
-    "exaone-moe": _EXAONE_EXPERTS,
+    "exaone-moe": replace(
+        _DOTS1,
+        hugging_face="ExaoneMoeForCausalLM",
+        keys=KEYS
+        | WINDOW
+        | _GROUPS
+        | _BIASED_EXPERTS
+        | {"num_experts": "expert_count", "num_shared_experts": "expert_shared_count"},
+        unread=(*_SIZES, "nextn_predict_layers"),
+        flags={},
+    ),
     "falcon-h1": _FALCON_H1,
     "gemma3n": _GEMMA3N,
     "gemma4": _GEMMA4,
     "granitehybrid": _GRANITE_HYBRID,
-    "hunyuan-moe": _HUNYUAN_EXPERTS,
+    "hunyuan-moe": Architecture(
+        "HunYuanMoEV1ForCausalLM",
+        KEYS | EXPERT_KEYS | {"num_shared_expert": "expert_shared_count"},
+        unread=_SIZES,
+        flags=BIASES,
+        sizes=EXPERT_SIZE,
+    ),
     "jais2": _JAIS2,
     "jamba": _JAMBA,
-    "lfm2": LFM2,
+    "lfm2": _LFM2,
     "lfm2moe": _LFM2_EXPERTS,
     "mamba": _MAMBA,
     "mamba2": _MAMBA2,
-    "minimax-m2": _MINIMAX_M2,
+    "minimax-m2": Architecture(
+        "MiniMaxM2ForCausalLM",
+        KEYS | LOCAL_EXPERT_KEYS,
+        unread=(*_SIZES, "expert_weights_norm"),
+        sizes=EXPERT_SIZE,
+    ),
     "nemotron": replace(
         _JAIS2,
         hugging_face="NemotronForCausalLM",

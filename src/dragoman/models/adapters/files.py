@@ -24,6 +24,7 @@ from dragoman.models.config import Config, ModelError, read_json, shown
 from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.gguf_files import place_of, row_order, turns_order
+from dragoman.models.sources.gguf_names import TensorNames, tensor_names
 from dragoman.models.sources.gguf_rows import MappedFiles
 from dragoman.models.sources.safetensors import file_tensors
 
@@ -298,7 +299,8 @@ def read_gguf_adapter(path: Path, facts: ModelFacts) -> Adapter:
     """The adapter in a file, for a model with these facts. Raises: ModelError naming the key or tensor at fault."""
     header = read_header(path)
     _check_kind(path, header.metadata)
-    names = _Names(path, _find_architecture(path, header.metadata, facts), facts)
+    row = _find_architecture(path, header.metadata, facts)
+    names = _Names(path, row, tensor_names(row), facts)
     alpha = float(header.metadata.number(_ALPHA) or 0)
     if alpha < 0:
         raise header.metadata.error(_ALPHA, "a number of at least 0")
@@ -371,6 +373,7 @@ class _Names:
 
     path: Path
     row: Architecture
+    names: TensorNames
     facts: ModelFacts
 
     def modules_of(self, name: str, change: LowRank) -> Iterator[tuple[str, LowRank]]:
@@ -385,7 +388,8 @@ class _Names:
                 f"{self.path} changes {name!r}, allowed: layers below the model's {len(self.facts.layers)}"
             )
         joined = {one for parts in self.row.joined.values() for one in parts}
-        targets = self.row.cuts.get(stem) or tuple(filter(None, (self.row.layer.get(stem),)))
+        named = self.names.layer.get(stem)
+        targets = (named,) if named else self.names.cuts.get(stem, ())
         if stem in joined or part in joined or any("{expert}" in target for target in targets):
             raise ModelError(
                 f"{self.path} changes {name!r}, which is part of a larger matrix here, or spans several experts; allowed: "
@@ -393,7 +397,7 @@ class _Names:
             )
         if not targets:
             raise self._unknown(name)
-        prefix = f"{self.row.layers}.{place}."
+        prefix = f"{self.names.layers}.{place}."
         if len(targets) == 1:
             yield prefix + targets[0], self._ordered(name, stem, place, change)
             return
@@ -406,7 +410,7 @@ class _Names:
     def _outer(self, name: str, stem: str) -> str:
         if stem != "output":
             raise self._unknown(name)
-        return self.row.outer[stem]
+        return self.names.outer[stem]
 
     def _unknown(self, name: str) -> ModelError:
         return ModelError(f"{self.path} changes {name!r}, allowed: matrices of layers, and output.weight")

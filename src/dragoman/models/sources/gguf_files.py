@@ -23,6 +23,7 @@ from dragoman.gguf.header import TYPES, GgufTensor
 from dragoman.gguf.mmproj import SeeingPart, seeing_part
 from dragoman.gguf.projectors import HEADS, LAYERS
 from dragoman.models.sources.base import Array, Joined, Stack, Turned, with_columns
+from dragoman.models.sources.gguf_names import tensor_names
 from dragoman.models.sources.gguf_rows import GGUF_FORMATS, GROUP_SIZE, NUMBERS, MappedFiles, packed_types, stored_rows
 
 _SCALE_BYTES = 2
@@ -195,6 +196,7 @@ class _Naming:
     def __init__(self, model: GgufModel) -> None:
         self._model = model
         self._architecture: Architecture = find_architecture(model)
+        self._names = tensor_names(self._architecture)
         self._joined = {part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts}
         self._num_layers, self._num_guessing = layer_counts(model)
         self._orders: dict[tuple[str, int], Array] = {}  # shared by all layers
@@ -206,17 +208,17 @@ class _Naming:
     def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
         place, part = place_of(tensor.name)
         stem, _, ending = part.rpartition(".")
-        names = self._architecture.outer if place is None else self._architecture.layer
-        prefix = "" if place is None else f"{self._architecture.layers}.{place}."
+        names = self._names.outer if place is None else self._names.layer
+        prefix = "" if place is None else f"{self._names.layers}.{place}."
         joined = self._joined.get(part) or self._joined.get(stem)
         if place is not None and joined is not None:
             yield from self._join(tensor, place, prefix, *joined, ending if stem in self._joined else "")
-        elif place is not None and stem in self._architecture.cuts:
-            yield from self._cut(tensor, stem, prefix, ending)
         elif part in names:
             yield from self._named(tensor, part, prefix + names[part])
         elif stem in names:
             yield from self._named(tensor, stem, f"{prefix}{names[stem]}.{ending}")
+        elif place is not None and stem in self._names.cuts:
+            yield from self._cut(tensor, self._names.cuts[stem], prefix, ending)
         else:
             yield tensor.name, _whole(tensor)
 
@@ -270,8 +272,9 @@ class _Naming:
         values: Array = np.log(-rates)
         return values
 
-    def _cut(self, tensor: GgufTensor, stem: str, prefix: str, ending: str) -> Iterator[tuple[str, Entry]]:
-        targets = self._architecture.cuts[stem]
+    def _cut(
+        self, tensor: GgufTensor, targets: tuple[str, ...], prefix: str, ending: str
+    ) -> Iterator[tuple[str, Entry]]:
         for targets_of_one, whole in self._experts_of(tensor, targets):
             begin = 0
             for index, (target, size) in enumerate(
