@@ -37,8 +37,8 @@ from dragoman.models import LoadedModel, ModelOptions
 from dragoman.models.families import read_model
 from dragoman.models.loader import compile_source
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, WeightSource
-from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightType
+from dragoman.models.stored.opening import stored_weights
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.evaluate import Window, cut_text, evaluate
 

@@ -15,7 +15,7 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import InvalidRequest
 from dragoman.models.config import ModelError
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import ChatPrompt

@@ -13,7 +13,7 @@ from benchmarks.serving.model import BenchShape
 from benchmarks.start import weight_files
 from benchmarks.starts import COLUMNS, rows
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from tests.support.family_logits import logits_of
 from tests.support.tiers import width
 

@@ -27,7 +27,7 @@ from typing import Any
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.errors import ModelError, ServerError
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from dragoman.tokenizer.chat_template import load_chat_template
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tokenizer.turn_ends import turn_end_ids

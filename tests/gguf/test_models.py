@@ -22,7 +22,7 @@ from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.base import PackedMatrix
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from tests.support.family_checkpoint import read_case
 from tests.support.family_logits import error_on_prompt, logits_of
 from tests.support.gguf_tokenizer import read_tokenizer, tokenizer_metadata

@@ -22,7 +22,7 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.errors import ModelError
 from dragoman.gguf.files import read_gguf
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.gguf.test_tokenizers import byte_level
 from tests.support.family_checkpoint import read_case

@@ -13,7 +13,7 @@ from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.sources.base import PackedMatrix
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from tests.support.family_checkpoint import Array, read_case
 from tests.support.family_logits import error_on_prompt, logits_of
 from tests.support.gguf_writer import write_gguf

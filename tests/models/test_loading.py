@@ -20,11 +20,11 @@ from dragoman.models.blocks.linear import product
 from dragoman.models.blocks.nodes import gather_rows
 from dragoman.models.families import read_model
 from dragoman.models.profile import Processor, lacks_avx2, lacks_vnni, this_processor
-from dragoman.models.sources.opening import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, embedding_table, weight_matrix
 from dragoman.models.storage.groups import quantize_int8, quantize_int8_symmetric
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.stored.opening import read_ahead
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
 CONFIG: dict[str, Any] = {

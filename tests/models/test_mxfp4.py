@@ -14,9 +14,9 @@ from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.profile import AdapterOptions, kernel_profile
 from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.sources.mxfp4 import Mxfp4Matrix
-from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightStorage, weight_matrix
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.stored.opening import stored_weights
 from tests.support.family_checkpoint import read_case, write_case, write_family_checkpoint
 from tests.support.gguf_writer import write_gguf
 

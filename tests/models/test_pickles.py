@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.models.config import ModelError
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 
 
 class Bomb:

@@ -14,9 +14,9 @@ import numpy as np
 from dragoman.models import ModelOptions
 from dragoman.models.families import read_model
 from dragoman.models.profile import kernel_profile
-from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.stored.opening import stored_weights
 from dragoman.models.vision.described import read_seeing_config
 from dragoman.models.weights import Weights
 

@@ -22,7 +22,7 @@ from typing import Self
 
 from dragoman.errors import ModelError
 from dragoman.files.model_texts import is_gguf
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 
 SPARE_BYTES = 1 << 18
 """What may be allocated besides: objects that stand for a small model and its graph take half of it, whatever it weighs."""

@@ -29,7 +29,7 @@ from dragoman.models import ModelOptions
 from dragoman.models.pooling.facts import Recipe
 from dragoman.models.pooling.model import LoadedPooler, load_pooler, text_family
 from dragoman.models.pooling.recipe import chosen_of, read_recipe
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from dragoman.types import EngineRequest, PooledText
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.host.hosted import Wanted
 from dragoman.models.config import read_config
 from dragoman.models.ir.files import ir_files, is_ir
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 from dragoman.server.api import ModelCard
 from dragoman.server.registry import UnloadedModel
 

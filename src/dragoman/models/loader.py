@@ -44,11 +44,11 @@ from dragoman.models.profile import (
     uses_library,
 )
 from dragoman.models.sources.base import WeightSource
-from dragoman.models.sources.opening import StoredWeights, read_ahead, stored_weights
 from dragoman.models.stages import BUILDING, COMPILING, MAPPING, READING, WARMING_UP
 from dragoman.models.storage.constants import WeightMemory, WeightStorage
 from dragoman.models.storage.packing import keeps_type
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.stored.opening import StoredWeights, read_ahead, stored_weights
 from dragoman.models.vision.base import EMBEDDINGS
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described, read_seeing_config
 from dragoman.models.vision.tower import Tower

@@ -24,8 +24,8 @@ from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
 from dragoman.models.ir.read import read_ir
 from dragoman.models.profile import KernelProfile, computes_alike, keeps_file_types, kernel_profile
-from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
+from dragoman.models.stored.opening import stored_weights
 from dragoman.models.vision.described import is_described, read_seeing_config
 
 _GIB = 1024**3

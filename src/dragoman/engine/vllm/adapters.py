@@ -21,7 +21,7 @@ from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotF
 from dragoman.models.adapters.files import Adapter, gguf_file, read_peft_adapter
 from dragoman.models.adapters.loading import check_shapes, refuse_unknown
 from dragoman.models.config import ModelError
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 

@@ -20,7 +20,7 @@ from dragoman.engine.vllm.pictures import PicturePlan, plan_pictures
 from dragoman.engine.vllm.sequences import UNSUPPORTED
 from dragoman.errors import how_to_install
 from dragoman.models.config import ModelError
-from dragoman.models.sources.opening import stored_weights
+from dragoman.models.stored.opening import stored_weights
 
 LEAST_CACHE = GIB // 4  # on a processor, without the operator's choice
 USEFUL_CACHE = 4 * GIB  # vLLM's default of VLLM_CPU_KVCACHE_SPACE

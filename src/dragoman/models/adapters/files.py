@@ -23,10 +23,10 @@ from dragoman.gguf.header import GgufTensor, Metadata, read_header
 from dragoman.models.config import Config, ModelError, read_json, shown
 from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts
 from dragoman.models.sources.base import Array
-from dragoman.models.sources.gguf_files import place_of, row_order, turns_order
-from dragoman.models.sources.gguf_names import TensorNames, tensor_names
 from dragoman.models.sources.gguf_rows import MappedFiles
 from dragoman.models.sources.safetensors import file_tensors
+from dragoman.models.stored.gguf_files import place_of, row_order, turns_order
+from dragoman.models.stored.gguf_names import TensorNames, tensor_names
 
 
 @dataclass(frozen=True, slots=True)

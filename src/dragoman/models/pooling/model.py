@@ -23,11 +23,11 @@ from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
 from dragoman.models.pooling.task_adapters import PlainNames
 from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_library
-from dragoman.models.sources.opening import read_ahead, stored_weights
 from dragoman.models.sources.safetensors import SafetensorsWeights
 from dragoman.models.stages import BUILDING, COMPILING, WARMING_UP
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.stored.opening import read_ahead, stored_weights
 from dragoman.models.weights import Weights
 from dragoman.types import PooledText
 

@@ -23,9 +23,9 @@ from dragoman.models.families import read_model
 from dragoman.models.families.base import Family
 from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.base import PackedMatrix, WeightSource
-from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.stored.opening import stored_weights
 from dragoman.models.weights import Weights
 from dragoman.tools.compress.checkpoint import CheckpointWriter, new_directory, packed_tensors, quantization_config
 from dragoman.tools.compress.scaling import Packing, chosen_factors, importance_of, packed, shared

@@ -12,7 +12,7 @@ from dragoman.files.model_texts import is_gguf
 from dragoman.models.sources.safetensors import SafetensorsWeights
 
 if TYPE_CHECKING:
-    from dragoman.models.sources.gguf_files import GgufWeights
+    from dragoman.models.stored.gguf_files import GgufWeights
 
 StoredWeights: TypeAlias = "SafetensorsWeights | GgufWeights"
 """The weights of a model, told from headers alone."""
@@ -24,7 +24,7 @@ def stored_weights(model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool =
     `keeps_rows`: our kernels read quantised rows of GGUF files, and MXFP4 in four bits. Raises: ModelError.
     """
     if is_gguf(model):
-        from dragoman.models.sources.gguf_files import GgufWeights
+        from dragoman.models.stored.gguf_files import GgufWeights
 
         return GgufWeights(model, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)
     return SafetensorsWeights(model, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)

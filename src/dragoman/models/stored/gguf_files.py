@@ -23,8 +23,8 @@ from dragoman.gguf.header import TYPES, GgufTensor
 from dragoman.gguf.mmproj import SeeingPart, seeing_part
 from dragoman.gguf.projectors import HEADS, LAYERS
 from dragoman.models.sources.base import Array, Joined, Stack, Turned, with_columns
-from dragoman.models.sources.gguf_names import tensor_names
 from dragoman.models.sources.gguf_rows import GGUF_FORMATS, GROUP_SIZE, NUMBERS, MappedFiles, packed_types, stored_rows
+from dragoman.models.stored.gguf_names import tensor_names
 
 _SCALE_BYTES = 2
 
