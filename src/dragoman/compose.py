@@ -22,8 +22,8 @@ from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds,
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
 from dragoman.errors import InvalidParameter, InvalidRequest
-from dragoman.grammar.lark import lark_of
-from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.grammar.compiler import lark_of
+from dragoman.grammar.lazy import compiler_for
 from dragoman.host.cards import model_card
 from dragoman.host.loading import ModelLoad, has_model, memory_needs, missing_tokenizer, what_lacks
 from dragoman.host.recovery import EngineMaking
@@ -385,7 +385,7 @@ def engine_tools(
     """The functions on text that an engine calls, for this tokenizer and the tokens that end a turn."""
     pieces = TokenPieces(tokenizer)
 
-    compiler = LazyGrammarCompiler(tokenizer, turn_end_ids, max_grammar_s)
+    compiler = compiler_for(tokenizer, turn_end_ids, max_grammar_s)
     return EngineTools(compiler, partial(StopOnTokens, pieces), lark_of, partial(watch_answer, pieces))
 
 

@@ -23,7 +23,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.grammar.lazy import compiler_for
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import REASONING_FORMATS, OutputFormat
 from dragoman.server.generation.service import Service
@@ -98,7 +98,7 @@ class Target:
 def _tools(tokenizer: ByteTokenizer) -> EngineTools:
     pieces = TokenPieces(tokenizer)
 
-    compiler = LazyGrammarCompiler(cast(HfTokenizer, tokenizer))
+    compiler = compiler_for(cast(HfTokenizer, tokenizer))
     return EngineTools(compiler, partial(StopOnTokens, pieces), watch_answer=partial(watch_answer, pieces))
 
 

@@ -14,7 +14,8 @@ import sys
 from typing import Any
 
 from dragoman.errors import InvalidParameter
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.types import Grammar
 
 EOS = 256

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.grammar.masker import GrammarMasker, MaskerVocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import GrammarMasker, Vocabulary
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import SLOW_MASK_S, Grammar, TokenMasker
 from tests.support.sampling import make_request
@@ -285,8 +285,9 @@ def test_a_grammar_that_becomes_too_complex_fails_the_request() -> None:
     source = llguidance.LLMatcher.grammar_from_regex("(a|b)*c(a|b){200}")
     end = int(tokenizer.eos_token)
     token_bytes = [tokenizer.decode_bytes([token_id]) for token_id in range(tokenizer.vocab_size)]
-    shared = MaskerVocabulary(token_bytes, frozenset({end}), Spelling(tokenizer.greedy_tokenize))
-    masker = GrammarMasker(llguidance.LLMatcher(tokenizer, source, limits=limits, log_level=0), shared)
+    matcher = llguidance.LLMatcher(tokenizer, source, limits=limits, log_level=0)
+    spelling = Spelling(tokenizer.greedy_tokenize)
+    masker = GrammarMasker(matcher, Vocabulary(token_bytes, frozenset(), end), spelling)
     problem = ""
     mask: set[int] = set()
     for token_id in b"aac" + b"ab" * 60:

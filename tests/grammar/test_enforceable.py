@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.schemas.enforceable import enforceable
 from dragoman.schemas.patterns import NotRegularError, translated
 from dragoman.types import Grammar, TokenMasker

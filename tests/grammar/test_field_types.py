@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.types import TokenMasker

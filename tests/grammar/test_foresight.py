@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.grammar.bitmask import ids_of
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.types import Grammar, TokenMasker
 from tests.support.tiers import examples
 

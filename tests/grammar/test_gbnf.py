@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.types import Grammar, TokenMasker
 
 pytest.importorskip("llguidance")

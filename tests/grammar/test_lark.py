@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.grammar.lark import lark_of
+from dragoman.grammar.compiler import lark_of
 from dragoman.types import Grammar
 
 llguidance = pytest.importorskip("llguidance")

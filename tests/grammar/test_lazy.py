@@ -10,8 +10,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.lazy import compiler_for
+from dragoman.grammar.masker import Vocabulary
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import read_text_files
 from dragoman.types import Grammar, TokenMasker
@@ -47,7 +48,7 @@ def test_a_text_is_followed_in_the_tokens_of_every_kind_of_tokenizer(
     token_ids = [token_id for piece in pieces if (token_id := file.token_to_id(piece)) is not None]
     assert len(token_ids) == len(pieces)
     text = b"".join(tokenizer.token_bytes(token_id) for token_id in token_ids).decode()
-    masker = LazyGrammarCompiler(tokenizer)(Grammar("choice", json.dumps([text])))
+    masker = compiler_for(tokenizer)(Grammar("choice", json.dumps([text])))
     assert masker.validate(token_ids) == len(token_ids)
     assert all(masker.advance(token_id) for token_id in token_ids)
     assert masker.is_finished
@@ -57,14 +58,14 @@ def test_a_text_is_followed_in_the_tokens_of_every_kind_of_tokenizer(
 def test_the_end_of_a_turn_ends_a_grammars_text_too(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(byte_level(), tmp_path)
     turn_end = tokenizer.token_to_id("<|fim_suffix|>") or 0
-    masker = LazyGrammarCompiler(tokenizer, frozenset((turn_end,)))(Grammar("choice", '["a"]'))
+    masker = compiler_for(tokenizer, frozenset((turn_end,)))(Grammar("choice", '["a"]'))
     assert masker.advance(tokenizer.encode("a")[0])
     assert allowed(masker, tokenizer.vocab_size) == tokenizer.eos_token_ids | {turn_end}
 
 
 def test_added_tokens_that_are_not_special_are_text(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(byte_level(), tmp_path)
-    masker = LazyGrammarCompiler(tokenizer)(Grammar("regex", "(.|\n)*"))
+    masker = compiler_for(tokenizer)(Grammar("regex", "(.|\n)*"))
     may_follow = allowed(masker, tokenizer.vocab_size)
     assert tokenizer.token_to_id("<tool_call>") in may_follow
     assert tokenizer.token_to_id("<|fim_prefix|>") not in may_follow
@@ -74,7 +75,7 @@ def test_added_tokens_that_are_not_special_are_text(tmp_path: Path) -> None:
 def test_logits_may_be_fewer_or_more_than_the_tokenizer_has_tokens(num_more: int, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(byte_level(), tmp_path)
     vocab_size = tokenizer.vocab_size + num_more
-    masker = LazyGrammarCompiler(tokenizer)(Grammar("regex", "[a-c]"))
+    masker = compiler_for(tokenizer)(Grammar("regex", "[a-c]"))
     texts = {tokenizer.token_bytes(token_id) for token_id in allowed(masker, vocab_size)}
     assert texts == {b"a", b"b", b"c"}
 

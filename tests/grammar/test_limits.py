@@ -12,9 +12,9 @@ import pytest
 
 from dragoman.errors import InvalidParameter, Overloaded
 from dragoman.grammar import compiler as compiler_module
-from dragoman.grammar import limits, trial
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary, llguidance_source
-from dragoman.grammar.limits import Lanes
+from dragoman.grammar import trial
+from dragoman.grammar.compiler import GrammarCompiler, Lanes, llguidance_source
+from dragoman.grammar.masker import Vocabulary
 from dragoman.grammar.trial import TooCostly
 from dragoman.types import Grammar
 from tests.support.patience import PATIENCE_S
@@ -52,7 +52,7 @@ REFUSED = {
     "many rules": lark("start: " + " | ".join(f"a{i}" for i in range(9000))),
     "a deep GBNF": Grammar("lark", "root ::= " + "(" * 3000 + '"a"' + ")" * 3000),
     "a long GBNF": Grammar("lark", "root ::= " + " | ".join(f'"a{i}"' for i in range(80_000))),
-    "a tool's frame": Grammar("regex", "a", frame="start: @output\n" + "#" * limits.MAX_SOURCE_CHARS),
+    "a tool's frame": Grammar("regex", "a", frame="start: @output\n" + "#" * compiler_module.MAX_SOURCE_CHARS),
     "doubled terminals": lark("start: T0", *(f"T{i}: T{i + 1} T{i + 1}" for i in range(30)), 'T30: "a"'),
 }
 
@@ -122,7 +122,7 @@ def _enter(lanes: Lanes, grammar: Grammar, order: list[str]) -> None:
 
 
 def test_no_more_large_grammars_wait_than_threads_can_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_WAITING", 0)
+    monkeypatch.setattr(compiler_module, "MAX_WAITING", 0)
     lanes, large = Lanes(), Grammar("regex", "a" * 5000)
     with lanes.enter(large), pytest.raises(Overloaded, match="1 large grammars are being compiled"), lanes.enter(large):
         pass
@@ -157,8 +157,8 @@ def test_callers_with_the_same_large_grammar_take_one_place(monkeypatch: pytest.
     monkeypatch.setattr(compiler_module, "llguidance_source", note)
     compiler = GrammarCompiler(VOCABULARY)
     large = schema(enum=[f"value{i}" for i in range(1000)])
-    with ThreadPoolExecutor(3 * limits.MAX_WAITING) as pool:
-        compiled = [pool.submit(compiler.compile, large) for _ in range(3 * limits.MAX_WAITING)]
+    with ThreadPoolExecutor(3 * compiler_module.MAX_WAITING) as pool:
+        compiled = [pool.submit(compiler.compile, large) for _ in range(3 * compiler_module.MAX_WAITING)]
         may_go.set()
         for future in compiled:
             future.result(PATIENCE_S)

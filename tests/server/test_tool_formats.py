@@ -13,7 +13,8 @@ import pytest
 from dragoman.config.kinds import Choice
 from dragoman.config.options import OPTIONS
 from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import (
     AUTO,

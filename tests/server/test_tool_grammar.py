@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.server.generation.output_parsers import OutputFormat
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS

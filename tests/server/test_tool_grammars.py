@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.server.generation.output_parsers import TOOL_FORMATS, OutputFormat, choose_output_format, harmony
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolChoice

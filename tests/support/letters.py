@@ -7,7 +7,8 @@ from functools import partial
 from typing import cast
 
 from dragoman.engine.base import EngineTools
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.tokenizer.answer_watch import AnswerWatch, watch_answer
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.stop_strings import StopOnTokens

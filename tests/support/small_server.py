@@ -26,7 +26,8 @@ from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.pictures import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.server import apis
 from dragoman.server.admission import Admission
 from dragoman.server.api import Call, Dialect, ModelProfile

@@ -1,6 +1,8 @@
 """Compiles a request's output grammar into a TokenMasker, through llguidance, and caches the results.
 
-Compiling is called by the service, on any thread; the maskers are used on the engine thread only.
+llguidance counts most of its work, and stops. Bounds on sources, and on how many are compiled at once, are for the rest:
+regular expressions that it builds first, their intersections, and the states of `multipleOf`. The service calls
+`compile`, on any thread; the maskers are used on the engine thread only.
 """
 
 from __future__ import annotations
@@ -8,20 +10,20 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from dragoman.errors import CATCH_PANICS, InvalidParameter, Overloaded, Panicked, ServerError, UnsupportedFeature
 from dragoman.grammar.gbnf import RULE, gbnf_to_lark
-from dragoman.grammar.limits import LARGE_CHARS, LEXER_STATES, MASK_ITEMS, Lanes, check_source, needs_trial, num_chars
-from dragoman.grammar.masker import GrammarMasker, MaskBudget, MaskerVocabulary, explained
-from dragoman.grammar.spelling import Encode, Spelling
+from dragoman.grammar.masker import GrammarMasker, MaskBudget, Vocabulary, explained
+from dragoman.grammar.spelling import Spelling
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
 from dragoman.schemas.enforceable import enforceable, with_settings
 from dragoman.schemas.places import Place, innermost_fault
@@ -34,25 +36,8 @@ _LEADS_OUT = re.compile(r'"\$\w*[rR]ef"\s*:\s*"(?!#/(?:\$defs|definitions)/)')  
 logger = logging.getLogger("dragoman.grammar")
 
 OUTPUT = "@output"  # the place of the grammar in its frame
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """The facts about a tokenizer for grammars.
-
-    `token_bytes[i]`: the bytes of token i (special tokens: their name). `special_ids` never match text; the eos ids end
-    the output. `encode` gives the tokens of a text after other text; None = the longest tokens that fit.
-    """
-
-    token_bytes: Sequence[bytes]
-    special_ids: frozenset[int]
-    eos_id: int
-    extra_eos_ids: frozenset[int] = frozenset()
-    encode: Encode | None = None
-
-    @property
-    def eos_ids(self) -> list[int]:
-        return [self.eos_id, *sorted(self.extra_eos_ids - {self.eos_id})]
+_RULE = "client_output"  # its name in Lark
+_START = re.compile(r"^start:", re.MULTILINE)
 
 
 class GrammarCompiler:
@@ -71,14 +56,13 @@ class GrammarCompiler:
         try:
             with CATCH_PANICS:
                 facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
-                self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+                eos_ids = [vocabulary.eos_id, *sorted(vocabulary.eos_ids - {vocabulary.eos_id})]
+                self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=eos_ids)
         except (Panicked, ValueError) as error:
             problem = f"response_format: grammars are not possible with the model's vocabulary: {error}"
             raise UnsupportedFeature(problem, param="response_format") from error
-        spelling = Spelling(vocabulary.encode or self._tokenizer.greedy_tokenize)
-        self._shared = MaskerVocabulary(
-            vocabulary.token_bytes, frozenset(vocabulary.eos_ids), spelling, vocabulary.special_ids
-        )
+        self._vocabulary = vocabulary
+        self._spelling = Spelling(vocabulary.encode or self._tokenizer.greedy_tokenize)
         self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES, step_max_items=MASK_ITEMS)
         self._max_mask_s = max_mask_s
         self._lanes = Lanes()
@@ -122,7 +106,8 @@ class GrammarCompiler:
         if isinstance(outcome, InvalidParameter):
             reason = outcome.message.removeprefix(str(outcome.param))
             raise InvalidParameter(f"{grammar.param}{reason}", param=grammar.param)
-        return GrammarMasker(outcome.deep_copy(), self._shared, MaskBudget(self._max_mask_s, param=grammar.param))
+        budget = MaskBudget(self._max_mask_s, param=grammar.param)
+        return GrammarMasker(outcome.deep_copy(), self._vocabulary, self._spelling, budget)
 
     def _keep(self, grammar: Grammar, outcome: Any) -> None:
         self._num_chars += num_chars(grammar)
@@ -214,6 +199,21 @@ def llguidance_source(grammar: Grammar) -> str:
     return _without_forcing(inner, grammar.frame)
 
 
+def lark_of(grammar: Grammar, end_ids: Set[int] = frozenset()) -> str:
+    """The grammar with its frame in llguidance's Lark, for engines with their own compilers.
+
+    `end_ids`: tokens allowed at its end. Raises: InvalidParameter.
+    """
+    frame, output = json.loads(llguidance_source(grammar))["grammars"]
+    schema = output.get("json_schema")
+    body = f"%lark {{\n{output['lark_grammar']}\n}}" if schema is None else f"%json {json.dumps(schema)}"
+    text = frame["lark_grammar"].replace(OUTPUT, _RULE)
+    if end_ids:
+        ends = " | ".join(f"<[{token}]>" for token in sorted(end_ids))
+        text = _START.sub(f"start: framed ({ends})?\nframed:", text, count=1)
+    return f"{text}\n{_RULE}: {body}\n"
+
+
 class _TokenizerFacts:
     """A vocabulary in llguidance's form.
 
@@ -225,7 +225,7 @@ class _TokenizerFacts:
         self.eos_token_id = vocabulary.eos_id
         self.bos_token_id = None
         self.tokens = list(vocabulary.token_bytes)
-        self.special_token_ids = sorted(vocabulary.special_ids | set(vocabulary.eos_ids))
+        self.special_token_ids = sorted(vocabulary.special_ids | vocabulary.eos_ids)
 
     def __call__(self, text: bytes) -> list[int]:
         """No tokens: llguidance tokenises only forced text, and `_without_forcing` leaves every choice to the model."""
@@ -262,3 +262,135 @@ def _choice_rule(source: str) -> str:
     if not (isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices)):
         raise ValueError("must be a JSON array of one or more strings")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+MAX_REGEX_CHARS = 16_384  # of a regular expression, and of all of a schema's together
+MAX_LARK_CHARS = 32_768
+MAX_SOURCE_CHARS = 262_144  # of a schema, a list of choices, or a grammar of tool calls
+MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`, which is the number of states
+LARGE_CHARS = 4_096  # smaller sources compile or fail in a fraction of a second
+MAX_WAITING = 12  # waiting grammars of this kind
+MANY_REPEATS = 100  # in all regular expressions of a grammar: with fewer, it compiles in a fraction of a second
+
+LEXER_STATES = 50_000  # 1 to 2 kB each, kept with the compiled grammar
+# That the parser keeps for one mask. An ambiguous grammar takes up to 0.1 s with them, and six times that with twice as
+# many.
+MASK_ITEMS = 10_000
+
+_EMBEDDED = re.compile(r"%json\s*")  # before a schema in a Lark grammar
+_PATTERNS = frozenset({"pattern", "whitespace_pattern"})
+_REPEAT = re.compile(r"[*+?{]|\|(?=[|)])|\((?=[|)])")  # also possibly empty parts, as in (a|)
+_DECODER = json.JSONDecoder()
+
+
+class Lanes:
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._places = threading.BoundedSemaphore(1 + MAX_WAITING)
+
+    @contextmanager
+    def enter(self, grammar: Grammar) -> Iterator[None]:
+        """Enter at once with a small grammar; wait with a costly one. Raises: Overloaded if too many wait."""
+        if num_chars(grammar) <= LARGE_CHARS and not needs_trial(grammar):
+            yield
+            return
+        if not self._places.acquire(blocking=False):
+            raise Overloaded(f"{1 + MAX_WAITING} large grammars are being compiled already, try again later")
+        try:
+            with self._turn:
+                yield
+        finally:
+            self._places.release()
+
+
+def check_source(grammar: Grammar) -> None:
+    """Raises: InvalidParameter (param: the grammar's) for a source that is too costly to compile."""
+    kind = grammar.kind
+    most = MAX_REGEX_CHARS if kind == "regex" else MAX_LARK_CHARS if kind == "lark" else MAX_SOURCE_CHARS
+    if kind == "lark" and grammar.covers_tool_calls and not grammar.frame:
+        most = MAX_SOURCE_CHARS  # made of the tools' schemas, not by the client
+    _check(grammar.param, f"a {kind} grammar must have at most {most} characters", len(grammar.source), most)
+    most = MAX_SOURCE_CHARS
+    _check(grammar.param, f"a grammar and its tools must have at most {most} characters", num_chars(grammar), most)
+    _check_schemas(grammar.param, list(_schemas(grammar)))
+
+
+def needs_trial(grammar: Grammar) -> bool:
+    """True if a grammar may cost far more than its length: in clients' Lark terminals multiply and intersect, in
+    grammars of tool calls a text's pattern, length and end mark.
+    """
+    if grammar.kind == "lark" and not grammar.covers_tool_calls:
+        return True
+    if grammar.kind == "regex" and _num_repeats(grammar.source) > MANY_REPEATS:
+        return True
+    patterns = list(_patterns(_schemas(grammar)))
+    return sum(map(_num_repeats, patterns)) > MANY_REPEATS or bool(
+        patterns and (grammar.frame or grammar.kind == "lark")
+    )
+
+
+def _num_repeats(expression: str) -> int:
+    return sum(1 for _ in _REPEAT.finditer(expression))
+
+
+def num_chars(grammar: Grammar) -> int:
+    return len(grammar.source) + len(grammar.frame)
+
+
+def _schemas(grammar: Grammar) -> Iterator[Any]:
+    texts = [(grammar.frame, begin.end()) for begin in _EMBEDDED.finditer(grammar.frame)]
+    if grammar.kind == "json_schema":
+        texts.append((grammar.source, 0))
+    elif grammar.kind == "lark":
+        texts.extend((grammar.source, begin.end()) for begin in _EMBEDDED.finditer(grammar.source))
+    for text, begin in texts:
+        with suppress(ValueError, RecursionError):
+            yield _DECODER.raw_decode(text, begin)[0]
+
+
+def _check_schemas(param: str, schemas: list[Any]) -> None:
+    multiple = 1
+    for name, value in _members(schemas):
+        if name == "multipleOf" and isinstance(value, int | float) and not isinstance(value, bool):
+            multiple = math.lcm(multiple, _num_states(value))
+            what = (
+                f"the numbers of multipleOf must have a common multiple of at most {MAX_MULTIPLE}, powers of ten aside"
+            )
+            _check(param, what, multiple, MAX_MULTIPLE)
+    most, length = MAX_REGEX_CHARS, sum(map(len, _patterns(schemas)))
+    _check(param, f"the patterns of schemas must have at most {most} characters together", length, most)
+
+
+def _patterns(schemas: Iterable[Any]) -> Iterator[str]:
+    for name, value in _members(schemas):
+        if name in _PATTERNS and isinstance(value, str):
+            yield value
+        elif name == "patternProperties" and isinstance(value, dict):
+            yield from value
+
+
+def _members(schemas: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Every member of every object, at any depth, except values in `enum`, which are not schemas."""
+    waiting = [*schemas]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, dict):
+            waiting.extend(value for name, value in part.items() if name != "enum" or not isinstance(value, list))
+            yield from part.items()
+
+
+def _num_states(number: float) -> int:
+    """The number without its power of ten: the count of states that recognise its multiples."""
+    if isinstance(number, float) and not math.isfinite(number):
+        return 1  # not a number of JSON: the compiler reports it
+    return max(int("".join(map(str, Decimal(str(number)).normalize().as_tuple().digits))), 1)
+
+
+def _check(param: str, what: str, number: int, most: int) -> None:
+    if number > most:
+        shown = number if number < 10**20 else f"more than {10**20}"
+        raise InvalidParameter(f"{param}: {what}, got {shown}", param=param)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dragoman.errors import InvalidParameter
 from dragoman.grammar.bitmask import MaskWords, holds_only, ids_of
-from dragoman.grammar.spelling import Spelling
+from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 
 _LEAST_AHEAD = 32  # tokens to foresee at once, which is cheaper than again after each one
@@ -64,13 +64,22 @@ class MaskBudget:
 
 
 @dataclass(frozen=True)
-class MaskerVocabulary:
-    """Data shared by all grammars of a vocabulary. `token_bytes`: see `compiler.Vocabulary`."""
+class Vocabulary:
+    """The facts about a tokenizer for grammars.
+
+    `token_bytes[i]`: the bytes of token i (special tokens: their name). `special_ids` never match text; the eos ids end
+    the output. `encode` gives the tokens of a text after other text; None = the longest tokens that fit.
+    """
 
     token_bytes: Sequence[bytes]
-    eos_ids: frozenset[int]
-    spelling: Spelling
-    control_ids: frozenset[int] = frozenset()  # tokens that no text has
+    special_ids: frozenset[int]
+    eos_id: int
+    extra_eos_ids: frozenset[int] = frozenset()
+    encode: Encode | None = None
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        return self.extra_eos_ids | {self.eos_id}
 
     @cached_property
     def single_bytes(self) -> frozenset[bytes]:
@@ -149,17 +158,20 @@ class GrammarMasker:
     complex to follow; advancing then fails.
     """
 
-    def __init__(self, matcher: Any, vocabulary: MaskerVocabulary, budget: MaskBudget | None = None) -> None:
+    def __init__(
+        self, matcher: Any, vocabulary: Vocabulary, spelling: Spelling, budget: MaskBudget | None = None
+    ) -> None:
         self.last_s = 0.0
         self._now_s = 0.0  # since the last token
         self._budget = budget or MaskBudget()
         self._matcher = matcher
         self._vocabulary = vocabulary
+        self._spelling = spelling
         self._scout = _Scout(matcher)
         self._known: _Known | None = None  # foreseen from here, or earlier and confirmed
 
     def fork(self) -> GrammarMasker:
-        twin = GrammarMasker(self._matcher.deep_copy(), self._vocabulary, self._budget)
+        twin = GrammarMasker(self._matcher.deep_copy(), self._vocabulary, self._spelling, self._budget)
         twin.last_s = self.last_s
         return twin
 
@@ -201,7 +213,7 @@ class GrammarMasker:
         if not forced:
             self._scout.back(0)
             return _NOTHING_KNOWN
-        token_ids, is_all = self._vocabulary.spelling.tokens(forced, limit)
+        token_ids, is_all = self._spelling.tokens(forced, limit)
         if not ahead.try_consume_tokens(token_ids[:1]):
             self._scout.drop()  # going back removes the forced bytes
             return _NOTHING_KNOWN
@@ -232,7 +244,7 @@ class GrammarMasker:
         """False if another token is certainly allowed too: the one of only its first byte."""
         vocabulary = self._vocabulary
         token_bytes = vocabulary.token_bytes[token_id]
-        is_apart = token_id in vocabulary.control_ids or len(token_bytes) == 1
+        is_apart = token_id in vocabulary.special_ids or len(token_bytes) == 1
         return is_apart or token_bytes[:1] not in vocabulary.single_bytes
 
     def _mask_of(self, matcher: Any) -> MaskWords:

@@ -14,7 +14,8 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, ForcedTokensProposer, Proposal, Wish, evidence
-from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.masker import Vocabulary
 from dragoman.tokenizer.answer_watch import AnswerWatch
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.types import EngineRequest, Foreseen, Grammar, Thinking, TokenMasker
