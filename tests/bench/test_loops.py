@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dragoman.tools.bench.asking import Sample
+from dragoman.tools.bench.answer import Sample
 from dragoman.tools.bench.load import Extent, Load, Run, arrivals, drive
 
 

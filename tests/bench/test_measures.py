@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.tools.bench.asking import Sample
+from dragoman.tools.bench.answer import Sample
 from dragoman.tools.bench.measures import Failures, measures, spread
 from dragoman.tools.percentiles import percentile
 

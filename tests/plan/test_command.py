@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.cli import main, plan_run
 from dragoman.cli.plan import COMMAND
-from dragoman.cli.plan_run import ServedModel
+from dragoman.cli.plan_run import served_model
 from dragoman.config.resolve import demo_model_dir
 from dragoman.tools.plan.calibrate import CalibrationFailed, Cases
 from dragoman.tools.plan.costs import read_costs, write_costs
@@ -62,7 +62,7 @@ def costs(step_log: Path) -> Path:
 @pytest.fixture
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that starts a server fails."""
-    monkeypatch.setattr(plan_run, "ServedModel", None)
+    monkeypatch.setattr(plan_run, "served_model", None)
 
 
 @pytest.mark.full("measures a real server for seconds; test_calibrate.py measures simulated ones")
@@ -84,7 +84,7 @@ def test_a_plan_measures_a_server_over_http_and_keeps_the_costs(
 
 def test_a_server_that_does_not_start_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--max-num-seqs", "none"]
-    with pytest.raises(CalibrationFailed, match=r"ended with code [1-9]"), ServedModel(words, tmp_path / "steps"):
+    with pytest.raises(CalibrationFailed, match=r"ended with code [1-9]"), served_model(words, tmp_path / "steps"):
         raise AssertionError("it is no server")
     assert "dragoman: --max-num-seqs=none (command line): must be an integer" in capfd.readouterr().err
 
@@ -306,7 +306,7 @@ def test_how_long_it_takes_is_told_before_anything_is_measured(
         def __init__(self, *_: object) -> None:
             raise CalibrationFailed("the test starts no server")
 
-    monkeypatch.setattr("dragoman.cli.plan_run.ServedModel", NoServer)
+    monkeypatch.setattr("dragoman.cli.plan_run.served_model", NoServer)
     assert main([*ASKED, *SMALL]) == 1
     note, failure = capsys.readouterr().err.splitlines()
     told = re.fullmatch(

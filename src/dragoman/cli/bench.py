@@ -11,7 +11,7 @@ import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.commands import FAILED, INTERRUPTED
@@ -48,12 +48,11 @@ class _Numbers:
     def placeholder(self) -> str:
         return "N,..." if self.is_whole else "X,..."
 
-    def parse(self, text: str) -> tuple[str, ...]:
-        words = tuple(word.strip() for word in text.split(","))
-        numbers = [int(word) if self.is_whole else float(word) for word in words]
+    def parse(self, text: str) -> tuple[float, ...]:
+        numbers = tuple(float(int(word) if self.is_whole else word) for word in text.split(","))
         if not all(0 < number < float("inf") for number in numbers) or len(set(numbers)) < len(numbers):
             raise ValueError(text)
-        return words
+        return numbers
 
 
 class _Tokens:
@@ -62,12 +61,12 @@ class _Tokens:
     allowed = "a number of tokens above 0, or a range such as 64-256"
     placeholder = "N|N-M"
 
-    def parse(self, text: str) -> tuple[str, ...]:
+    def parse(self, text: str) -> Lengths:
         low, dash, high = text.partition("-")
-        numbers = (int(low), int(high if dash else low))
-        if not 0 < numbers[0] <= numbers[1]:
+        lengths = Lengths(int(low), int(high if dash else low))
+        if not 0 < lengths.low <= lengths.high:
             raise ValueError(text)
-        return tuple(map(str, numbers))
+        return lengths
 
 
 class _Bounds:
@@ -76,52 +75,57 @@ class _Bounds:
     allowed = f"NAME=SECONDS separated by commas, names of {', '.join(SLO_NAMES)}, none of them twice"
     placeholder = "NAME=S,..."
 
-    def parse(self, text: str) -> tuple[str, ...]:
+    def parse(self, text: str) -> dict[str, float]:
         pairs = [pair.partition("=") for pair in text.replace(" ", "").split(",")]
-        names = [name for name, _, _ in pairs]
-        if not set(names) <= set(SLO_NAMES) or len(set(names)) < len(names):
+        bounds = {name: float(seconds) for name, _, seconds in pairs}
+        if not set(bounds) <= set(SLO_NAMES) or len(bounds) < len(pairs):
             raise ValueError(text)
-        if not all(0 < float(seconds) < float("inf") for _, _, seconds in pairs):
+        if not all(0 < seconds < float("inf") for seconds in bounds.values()):
             raise ValueError(text)
-        return tuple(f"{name}={seconds}" for name, _, seconds in pairs)
+        return bounds
 
 
-class _Fields(JsonObject):
+class _Fields:
     allowed = 'a JSON object, such as {"temperature": 0.7}'
+    placeholder = "JSON"
+
+    def parse(self, text: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(JsonObject().parse(text) or "{}")
+        return found
 
 
 class _Header:
     allowed = "NAME: VALUE"
     placeholder = "'NAME: VALUE'"
 
-    def parse(self, text: str) -> str:
+    def parse(self, text: str) -> tuple[str, str]:
         found = _HEADER.fullmatch(text.strip())
         if found is None:
             raise ValueError(text)
-        return f"{found[1]}: {found[2]}"
+        return found[1], found[2]
 
 
 OPTIONS = (
     CommandOption("api", Choice((AUTO, *APIS), short="API"), "what to speak: one of the list below [auto]", AUTO),
-    CommandOption("model", Text("NAME"), "which model to ask for [the first that the server lists]"),
+    CommandOption("model", Text("NAME"), "which model to ask for [the first that the server lists]", ""),
     CommandOption("concurrency", _Numbers(True), "clients that ask one request after the other; several: a sweep [1]"),
     CommandOption("rate", _Numbers(False), "instead: requests a second that arrive at random, come what may (Poisson)"),
     CommandOption("requests", Integer(1), "how many requests for each point of the sweep"),
     CommandOption("duration", Number(), f"how many seconds each point sends requests [{DEFAULT_DURATION_S:g}]"),
-    CommandOption("prompt_tokens", _Tokens(), "tokens of a made-up prompt [128]", ("128", "128")),
-    CommandOption("output_tokens", _Tokens(), "most tokens of an answer [64]", ("64", "64")),
-    CommandOption("shared_prefix", Integer(1), "tokens with which all made-up prompts begin [none]"),
+    CommandOption("prompt_tokens", _Tokens(), "tokens of a made-up prompt [128]", Lengths(128, 128)),
+    CommandOption("output_tokens", _Tokens(), "most tokens of an answer [64]", Lengths(64, 64)),
+    CommandOption("shared_prefix", Integer(1), "tokens with which all made-up prompts begin [none]", 0),
     CommandOption("prompts", FilePath("FILE"), "a file of prompts instead: one in a line, as text or as JSON"),
     CommandOption("ignore_eos", Switch(), "have answers go on to their most tokens, where the API can", False),
     CommandOption("batch", Integer(1), "prompts of a request, with --api embeddings, rerank or text-batch [8]", 8),
-    CommandOption("body", _Fields(), "fields to lay over each request's body; null takes one away"),
+    CommandOption("body", _Fields(), "fields to lay over each request's body; null takes one away", {}),
     CommandOption("header", _Header(), "a header of all requests; may be given several times", (), repeats=True),
     CommandOption("api_key", Text("KEY"), "the key to send; others on this machine see it in the list of processes"),
     CommandOption("api_key_env", Text("NAME"), f"the variable that holds the key [{KEY_VARIABLE}]"),
     CommandOption("timeout", Number(), "seconds that an answer may take [600]", 600.0),
     CommandOption("warmup", Integer(0), "requests before each point that do not count [1]", 1),
     CommandOption("seed", Integer(0, _LARGEST_SEED), "of prompts, lengths and arrivals [drawn, and told]"),
-    CommandOption("slo", _Bounds(), "bounds in seconds: how many requests keep them, as ttft=0.5,itl=0.05"),
+    CommandOption("slo", _Bounds(), "bounds in seconds: how many requests keep them, as ttft=0.5,itl=0.05", {}),
     CommandOption("json", FilePath("FILE"), "write what was found there, as JSON"),
     CommandOption("plot", FilePath("FILE"), f"draw it there, as {', '.join(SUFFIXES)} (extra bench)"),
 )
@@ -158,32 +162,19 @@ def read_bench(words: ReadWords) -> BenchArguments | None:
     key = _key(words)
     values = words.values
     prompts = _prompts(words)
-    if words.problems or target is None:
-        return None
     kind: LoadKind = "rate" if values["rate"] else "concurrency"
-    requests, duration = values["requests"], values["duration"]
-    seed = values["seed"]
-    settings = BenchSettings(
+    requests, duration, seed = values["requests"], values["duration"], values["seed"]
+    settings = words.made(
+        BenchSettings,
         target=target,
-        loads=tuple(Load(kind, float(word)) for word in values[kind] or ("1",)),
+        loads=tuple(Load(kind, value) for value in values[kind] or (1.0,)),
         extent=Extent(requests, DEFAULT_DURATION_S if requests is None and duration is None else duration),
-        api=values["api"],
-        model=values["model"] or "",
-        headers=dict(header.split(": ", 1) for header in values["header"]),
+        header=dict(values["header"]),
         api_key=key,
-        timeout_s=values["timeout"],
         prompts=prompts,
-        prompt_tokens=Lengths(*map(int, values["prompt_tokens"])),
-        shared_tokens=values["shared_prefix"] or 0,
-        output_tokens=Lengths(*map(int, values["output_tokens"])),
-        ignore_eos=values["ignore_eos"],
-        warm_up=values["warmup"],
         seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
-        batch=values["batch"],
-        bounds={name: float(bound) for name, _, bound in (one.partition("=") for one in values["slo"] or ())},
-        more=json.loads(values["body"] or "{}"),
     )
-    return BenchArguments(settings, values["json"], values["plot"])
+    return None if settings is None else BenchArguments(settings, values["json"], values["plot"])
 
 
 _EXCLUSIVE = (
@@ -200,8 +191,8 @@ def _refuse_contradictions(words: ReadWords) -> None:
         if name in words.texts and other in words.texts:
             shown = "..." if name == "api_key" else words.texts[name]
             words.problems.append(f"{cite(name, shown)}: must not be given with {flag_of(other)}")
-    shared, least = values["shared_prefix"], int(values["prompt_tokens"][0])
-    if shared is not None and shared >= least:
+    shared, least = values["shared_prefix"], values["prompt_tokens"].low
+    if shared and shared >= least:
         words.refuse("shared_prefix", f"must be less than --prompt-tokens ({least})")
     for name in ("json", "plot"):
         if values[name] is not None and not values[name].parent.is_dir():

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.cli.commands import COMMANDS, CommandPlace
-from dragoman.cli.subcommand import Command, Console, ReadWords, command_at
+from dragoman.cli.subcommand import ArgumentKind, Command, Console, ReadWords, command_at
 from dragoman.config.bundled import BUNDLED
-from dragoman.config.kinds import Choice, Integer, Kind, Number, Some, Switch
+from dragoman.config.kinds import Choice, Integer, Number, Some, Switch
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
 HELP_WIDTH = 72
@@ -68,14 +68,14 @@ def _command(name: str, place: CommandPlace) -> CommandWords:
     return CommandWords(name, place.summary, tuple(options.values()), words)
 
 
-def _options(flag: str, help_text: str, kind: Kind, default: object) -> Iterator[OptionWords]:
+def _options(flag: str, help_text: str, kind: ArgumentKind, default: object) -> Iterator[OptionWords]:
     """The option, and its `--no-` form if it is on by default."""
     yield _option(flag, help_text, kind)
     if isinstance(kind, Switch) and default is True:
         yield OptionWords("--no-" + flag.removeprefix("--"), "not so", NOTHING)
 
 
-def _option(flag: str, help_text: str, kind: Kind) -> OptionWords:
+def _option(flag: str, help_text: str, kind: ArgumentKind) -> OptionWords:
     text = " ".join(help_text.split()).partition(". ")[0].partition(" [")[0].rstrip(".")
     match kind:
         case Switch():

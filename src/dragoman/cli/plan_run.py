@@ -16,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Self, cast
+from types import FrameType
+from typing import cast
 
 import msgspec
 
@@ -31,8 +31,7 @@ from dragoman.host.loading import check_rolling, citing, engine_setup, memory_ne
 from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
-from dragoman.tools.bench.answer import Answer as BenchAnswer
-from dragoman.tools.bench.answer import AnswerReader
+from dragoman.tools.bench.answer import AnswerReader, Sample
 from dragoman.tools.bench.client import HttpClient, NotHttp, read_target
 from dragoman.tools.plan.calibrate import Answer, CalibrationFailed, Cases, ask_all, costs_of, duration_s, logged_steps
 from dragoman.tools.plan.costs import CostsError, StepCosts, read_costs, write_costs
@@ -121,50 +120,40 @@ def _measured(
     note(f"steps are measured for about {least_s:.0f} to {most_s:.0f} s, once the model is loaded{kept}")
     with tempfile.TemporaryDirectory() as directory:
         step_log = Path(directory) / "steps"
-        with ServedModel(words, step_log) as server:
-            answered = asyncio.run(ask_all(HttpService(server.url, config.name, replica.vocab_size), cases, display))
+        with served_model(words, step_log) as url:
+            answered = asyncio.run(ask_all(HttpService(url, config.name, replica.vocab_size), cases, display))
         display.finish()
         return costs_of(logged_steps(step_log), answered)
 
 
-class ServedModel:
-    """The server's process, as a context manager: entered when the server is ready; leaving it ends the process.
+@contextlib.contextmanager
+def served_model(words: Sequence[str], step_log: Path) -> Iterator[str]:
+    """The URL of a server in another process, which is ready when the block begins, and ended after it.
 
     SIGTERM leaves the block too, so that no server stays behind. Raises: CalibrationFailed if the server ends early.
     """
+    url = f"http://127.0.0.1:{_free_port()}"
+    command = [sys.executable, "-m", "dragoman", "serve", *words, *_settings(read_target(url).port)]
+    with contextlib.ExitStack() as ending:
+        ending.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
+        # In another process group: an interrupted plan ends the server itself.
+        process = subprocess.Popen([*command, "--step-log", str(step_log)], stdout=subprocess.DEVNULL, process_group=0)
+        ending.callback(_end, process)
+        asyncio.run(_wait_until_ready(url, process))
+        yield url
 
-    def __init__(self, words: Sequence[str], step_log: Path) -> None:
-        self.url = f"http://127.0.0.1:{_free_port()}"
-        command = [sys.executable, "-m", "dragoman", "serve", *words, *_settings(read_target(self.url).port)]
-        self._command = [*command, "--step-log", str(step_log)]
-        self._ending = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as starting:
-            starting.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
-            # In another process group: an interrupted plan ends the server itself.
-            process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, process_group=0)
-            starting.callback(_end, process)
-            asyncio.run(self._wait_until_ready(process))
-            self._ending = starting.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ending.close()
-
-    async def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        client = HttpClient(read_target(self.url), {})
-        try:
-            while process.poll() is None:
-                with contextlib.suppress(OSError, NotHttp):
-                    if (await client.get("/ping")).status == 200:
-                        return
-                await asyncio.sleep(_POLL_S)  # a loading process has no event to wait for
-        finally:
-            client.close()
-        raise CalibrationFailed(f"the measured server ended with code {process.returncode}")
+async def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    client = HttpClient(read_target(url), {})
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(OSError, NotHttp):
+                if (await client.get("/ping")).status == 200:
+                    return
+            await asyncio.sleep(_POLL_S)  # a loading process has no event to wait for
+    finally:
+        client.close()
+    raise CalibrationFailed(f"the measured server ended with code {process.returncode}")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -208,7 +197,9 @@ class HttpService:
         asked = {"model": self._name, "prompt": ids, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
         body = json.dumps({**asked, "stream": True}).encode()
         client = HttpClient(self._target, {"connection": "close"})
-        reader, sent_s = AnswerReader(_read_event), time.perf_counter()
+        sent_s = time.perf_counter()
+        sample = Sample(sent_s, sent_s)
+        reader = AnswerReader(sample, _read_event)
         try:
             await client.post("/v1/completions", body, reader)
         except (OSError, NotHttp) as error:
@@ -216,16 +207,15 @@ class HttpService:
         finally:
             client.close()
         reader.finish(time.perf_counter())
-        found = reader.answer
-        if found.failure is not None or not found.piece_times_s:
-            told = found.failure[1] if found.failure is not None else "an answer without tokens"
+        if sample.error or not sample.piece_times_s:
+            told = sample.message if sample.error else "an answer without tokens"
             raise CalibrationFailed(f"the measured server answered: {told}")
-        return Answer(sent_s, found.piece_times_s)
+        return Answer(sent_s, sample.piece_times_s)
 
 
-def _read_event(answer: BenchAnswer, event: bytes, now_s: float) -> None:
+def _read_event(sample: Sample, event: bytes, now_s: float) -> None:
     """Note the time of an event, even if its token has no text."""
     if event.startswith(b'{"error"'):
-        answer.fail(json.loads(event))
+        sample.fail_inside(json.loads(event))
     else:
-        answer.piece_times_s.append(now_s)
+        sample.piece_times_s.append(now_s)

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, TextIO, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from dragoman.cli.arguments import SOURCE, given_by, is_flag, is_truth
 from dragoman.cli.commands import FAILED, USAGE_ERROR, CommandPlace
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.server_words import read_one_model
-from dragoman.config.kinds import Kind, Switch, Value
+from dragoman.config.kinds import Switch
 from dragoman.config.names import NameIndex
 from dragoman.config.resolve import ConfigError
 from dragoman.hub.names import hub_model
@@ -40,14 +40,26 @@ def is_url(word: str) -> bool:
     return as_url(word).lower().startswith(("http://", "https://")) and hub_model(word) is None
 
 
+class ArgumentKind(Protocol):
+    """As `Kind`, for values of any type."""
+
+    @property
+    def allowed(self) -> str: ...
+
+    @property
+    def placeholder(self) -> str: ...
+
+    def parse(self, text: str) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CommandOption:
     """One option. `default` None = not set; `repeats`: all its values count."""
 
     name: str
-    kind: Kind
+    kind: ArgumentKind
     help: str
-    default: Value = None
+    default: Any = None
     is_needed: bool = False
     repeats: bool = False
 
@@ -74,7 +86,7 @@ def citing_option(name: str, value: object, *errors: type[Exception]) -> Iterato
         raise ConfigError([f"{cite(name, value)}: {error}"]) from error
 
 
-def option(kind: Kind, help_text: str, default: Value = None, *, is_needed: bool = False) -> Any:
+def option(kind: ArgumentKind, help_text: str, default: Any = None, *, is_needed: bool = False) -> Any:
     """The field of a dataclass that is an option of the same name."""
     return field(default=default, metadata={"option": CommandOption("", kind, help_text, default, is_needed)})
 

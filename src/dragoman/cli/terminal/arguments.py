@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from dragoman.cli.arguments import FLAG_KEYS, SOURCE, is_truth
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.subcommand import CommandOption, ReadWords, as_url, is_url
+from dragoman.cli.subcommand import ArgumentKind, CommandOption, ReadWords, as_url, is_url
 from dragoman.cli.terminal.servers import AskFailed, ModelServer, RemoteServer, Target
 from dragoman.config.bundled import bundled_or
 from dragoman.config.kinds import Kind, Number, Switch, Text, Urls, parameter_kind
@@ -169,7 +169,7 @@ PARAMETERS = tuple(
 _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ArgumentKind:
     """The kind of the parameter's values. Raises: ValueError, a line for people, for an unknown name."""
     parameter = _BY_NAME.get(name.replace("-", "_"))
     if parameter is None:

@@ -17,49 +17,70 @@ _MOST_KEPT = 4096  # bytes of an error's body
 
 
 @dataclass(slots=True)
-class Answer:
-    """The received part of an answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
+class Sample:
+    """One request, and what has come of its answer. Times in seconds on the clock `perf_counter`.
 
-    `is_ended`: the API's end mark was seen. `failure`: (kind, message) of an error that the server reported.
+    `due_s`, `sent_s`: when it should have been sent, and when it was. Tokens None = not reported. `error`: the kind of
+    failure, "" = none so far. `is_ended`: the API's end mark was seen.
     """
 
-    status: int = 0
+    due_s: float
+    sent_s: float
     piece_times_s: list[float] = field(default_factory=list)
+    end_s: float = 0.0
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    error: str = ""
+    message: str = ""
+    status: int = 0
     is_ended: bool = False
-    failure: tuple[str, str] | None = None
 
-    def fail(self, message: object) -> None:
-        self.failure = self.failure or ("error in the answer", one_line(message))
+    @property
+    def first_s(self) -> float:
+        """Seconds from its due time to the first piece of output."""
+        return self.piece_times_s[0] - self.due_s
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from its due time to the answer's end."""
+        return self.end_s - self.due_s
+
+    def fail(self, kind: str, message: str) -> None:
+        """Note a failure; the first one counts."""
+        if not self.error:
+            self.error, self.message = kind, message
+
+    def fail_inside(self, message: object) -> None:
+        """Note an error that the server reports in its answer."""
+        self.fail("error in the answer", one_line(message))
 
     def count(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         self.prompt_tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         self.output_tokens = self.output_tokens if output_tokens is None else output_tokens
 
 
-ReadEvent = Callable[[Answer, bytes, float], None]
+ReadEvent = Callable[[Sample, bytes, float], None]
 """Reads one event (JSON) of an answer at a time in seconds. Raises: ValueError."""
 
 
 class AnswerReader:
-    def __init__(self, read_event: ReadEvent | None, *, is_whole: bool = False) -> None:
+    def __init__(self, sample: Sample, read_event: ReadEvent | None, *, is_whole: bool = False) -> None:
         """`read_event` None = the body is the answer's text. `is_whole`: the body is one event."""
-        self.answer = Answer()
+        self._sample = sample
         self._read_event = read_event
         self._is_whole = is_whole
         self._rest = b""
 
     def begin(self, status: int, _: Mapping[str, str]) -> None:
-        self.answer.status = status
+        self._sample.status = status
 
     def feed(self, data: bytes, now_s: float) -> None:
-        if self.answer.status >= 300:
+        if self._sample.status >= 300:
             self._rest += data[: max(0, _MOST_KEPT - len(self._rest))]
         elif self._is_whole:
             self._rest += data
         elif self._read_event is None:
-            self.answer.piece_times_s.append(now_s)
+            self._sample.piece_times_s.append(now_s)
         else:
             lines = (self._rest + data).split(b"\n")
             self._rest = lines.pop()
@@ -67,15 +88,15 @@ class AnswerReader:
                 self._line(line, now_s)
 
     def finish(self, now_s: float) -> None:
-        if self.answer.status >= 300:
-            self.answer.failure = (f"HTTP {self.answer.status}", message_of(self._rest))
+        if self._sample.status >= 300:
+            self._sample.fail(f"HTTP {self._sample.status}", message_of(self._rest))
             return
         if self._read_event is None:
-            self.answer.is_ended = True
+            self._sample.is_ended = True
         elif self._rest:
             self._line(self._rest.replace(b"\n", b" ") if self._is_whole else self._rest, now_s)
-        if self.answer.failure is None and not self.answer.is_ended:
-            self.answer.failure = ("broken off", "the answer ended without the mark that ends one")
+        if not self._sample.is_ended:
+            self._sample.fail("broken off", "the answer ended without the mark that ends one")
 
     def _line(self, line: bytes, now_s: float) -> None:
         if line.startswith(b"data:"):
@@ -84,12 +105,12 @@ class AnswerReader:
             return  # comments, names of events, empty lines
         line = line.strip()
         if line == b"[DONE]":
-            self.answer.is_ended = True
+            self._sample.is_ended = True
         elif line and self._read_event is not None:
             try:
-                self._read_event(self.answer, line, now_s)
+                self._read_event(self._sample, line, now_s)
             except ValueError as error:
-                self.answer.failure = self.answer.failure or ("not understood", f"{error} in {one_line(line)}")
+                self._sample.fail("not understood", f"{error} in {one_line(line)}")
 
 
 def message_of(body: bytes) -> str:
@@ -166,17 +187,17 @@ class _OpenAiEvent(msgspec.Struct):
 _openai_event = msgspec.json.Decoder(_OpenAiEvent)
 
 
-def read_openai(answer: Answer, event: bytes, now_s: float) -> None:
+def read_openai(sample: Sample, event: bytes, now_s: float) -> None:
     read = _openai_event.decode(event)
     if read.error is not None or read.object == "error":
-        answer.fail(read.error or read.message)
+        sample.fail_inside(read.error or read.message)
     for choice in read.choices or ():
         delta = choice.delta or choice.message
         if choice.text or (delta is not None and delta.has_output):
-            answer.piece_times_s.append(now_s)
-        answer.is_ended = answer.is_ended or choice.finish_reason is not None
+            sample.piece_times_s.append(now_s)
+        sample.is_ended = sample.is_ended or choice.finish_reason is not None
     if read.usage is not None:
-        answer.count(read.usage.prompt_tokens, read.usage.completion_tokens)
+        sample.count(read.usage.prompt_tokens, read.usage.completion_tokens)
 
 
 class _Response(msgspec.Struct):
@@ -194,17 +215,17 @@ class _ResponsesEvent(msgspec.Struct):
 _responses_event = msgspec.json.Decoder(_ResponsesEvent)
 
 
-def read_responses(answer: Answer, event: bytes, now_s: float) -> None:
+def read_responses(sample: Sample, event: bytes, now_s: float) -> None:
     read = _responses_event.decode(event)
     if read.type.endswith(".delta"):
-        answer.piece_times_s.append(now_s)
+        sample.piece_times_s.append(now_s)
     elif read.type in ("error", "response.failed"):
         told = read.response.error if read.response is not None else None
-        answer.fail(told or read.error or read.message or read.type)
+        sample.fail_inside(told or read.error or read.message or read.type)
     elif read.type in ("response.completed", "response.incomplete"):
-        answer.is_ended = True
+        sample.is_ended = True
     if read.response is not None and read.response.usage is not None:
-        answer.count(read.response.usage.input_tokens, read.response.usage.output_tokens)
+        sample.count(read.response.usage.input_tokens, read.response.usage.output_tokens)
 
 
 class _Message(msgspec.Struct):
@@ -221,18 +242,18 @@ class _MessagesEvent(msgspec.Struct):
 _messages_event = msgspec.json.Decoder(_MessagesEvent)
 
 
-def read_messages(answer: Answer, event: bytes, now_s: float) -> None:
+def read_messages(sample: Sample, event: bytes, now_s: float) -> None:
     read = _messages_event.decode(event)
     if read.type == "content_block_delta":
-        answer.piece_times_s.append(now_s)
+        sample.piece_times_s.append(now_s)
     elif read.type == "error":
-        answer.fail(read.error or "error")
-    answer.is_ended = answer.is_ended or read.type == "message_stop"
+        sample.fail_inside(read.error or "error")
+    sample.is_ended = sample.is_ended or read.type == "message_stop"
     for usage in (read.message.usage if read.message is not None else None, read.usage):
         if usage is not None:
             # All tokens of the prompt: cached ones are reported separately.
             cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-            answer.count(None if usage.input_tokens is None else usage.input_tokens + cached, usage.output_tokens)
+            sample.count(None if usage.input_tokens is None else usage.input_tokens + cached, usage.output_tokens)
 
 
 class _Details(msgspec.Struct):
@@ -252,25 +273,25 @@ class _TokenEvent(msgspec.Struct):
 _token_event = msgspec.json.Decoder(_TokenEvent | list[_TokenEvent])
 
 
-def read_tokens(answer: Answer, event: bytes, now_s: float) -> None:
+def read_tokens(sample: Sample, event: bytes, now_s: float) -> None:
     """LMI's answers and Text Generation Inference's: an event for each token, the text again in the last."""
     read = _token_event.decode(event)
     for one in read if isinstance(read, list) else (read,):
-        _read_token(answer, one, now_s)
+        _read_token(sample, one, now_s)
 
 
-def _read_token(answer: Answer, read: _TokenEvent, now_s: float) -> None:
+def _read_token(sample: Sample, read: _TokenEvent, now_s: float) -> None:
     details = read.details
     if read.error is not None or (details is not None and details.finish_reason == "error"):
-        answer.fail(read.error or "finish_reason is error")
+        sample.fail_inside(read.error or "finish_reason is error")
         return
-    is_unstreamed = bool(read.generated_text) and not answer.piece_times_s
+    is_unstreamed = bool(read.generated_text) and not sample.piece_times_s
     if read.token is not None or any(read.outputs or ()) or is_unstreamed:
-        answer.piece_times_s.append(now_s)
+        sample.piece_times_s.append(now_s)
     # A stream in LMI's dynamic batches has no mark at its end.
-    answer.is_ended = answer.is_ended or read.generated_text is not None or read.outputs is not None
+    sample.is_ended = sample.is_ended or read.generated_text is not None or read.outputs is not None
     if details is not None:
-        answer.count(details.input_length, details.generated_tokens)
+        sample.count(details.input_length, details.generated_tokens)
 
 
 class _OllamaEvent(msgspec.Struct):
@@ -286,14 +307,14 @@ class _OllamaEvent(msgspec.Struct):
 _ollama_event = msgspec.json.Decoder(_OllamaEvent)
 
 
-def read_ollama(answer: Answer, event: bytes, now_s: float) -> None:
+def read_ollama(sample: Sample, event: bytes, now_s: float) -> None:
     read = _ollama_event.decode(event)
     if read.error is not None:
-        answer.fail(read.error)
+        sample.fail_inside(read.error)
     if read.response or read.thinking or (read.message is not None and read.message.has_output):
-        answer.piece_times_s.append(now_s)
-    answer.is_ended = answer.is_ended or read.done
-    answer.count(read.prompt_eval_count, read.eval_count)
+        sample.piece_times_s.append(now_s)
+    sample.is_ended = sample.is_ended or read.done
+    sample.count(read.prompt_eval_count, read.eval_count)
 
 
 class _BatchItem(msgspec.Struct):
@@ -303,11 +324,11 @@ class _BatchItem(msgspec.Struct):
 _batch = msgspec.json.Decoder(list[_BatchItem])
 
 
-def read_text_batch(answer: Answer, event: bytes, now_s: float) -> None:
+def read_text_batch(sample: Sample, event: bytes, now_s: float) -> None:
     """The plain-text service's batch: all texts at once."""
     if any(item.data for item in _batch.decode(event)):
-        answer.piece_times_s.append(now_s)
-    answer.is_ended = True
+        sample.piece_times_s.append(now_s)
+    sample.is_ended = True
 
 
 class _Rows(msgspec.Struct):
@@ -319,11 +340,11 @@ class _Rows(msgspec.Struct):
 _rows = msgspec.json.Decoder(_Rows)
 
 
-def read_rows(answer: Answer, event: bytes, now_s: float) -> None:
+def read_rows(sample: Sample, event: bytes, now_s: float) -> None:
     """Vectors or scores of texts, all at once, in OpenAI's or Jina's shape."""
     read = _rows.decode(event)
     if read.data or read.results:
-        answer.piece_times_s.append(now_s)
+        sample.piece_times_s.append(now_s)
     if read.usage is not None:
-        answer.count(read.usage.prompt_tokens or read.usage.total_tokens, 0)
-    answer.is_ended = True
+        sample.count(read.usage.prompt_tokens or read.usage.total_tokens, 0)
+    sample.is_ended = True

@@ -11,36 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.tools.bench.answer import Answer, AnswerReader, one_line
+from dragoman.tools.bench.answer import AnswerReader, Sample, one_line
 from dragoman.tools.bench.apis import BenchApi, Question
 from dragoman.tools.bench.client import BrokenOff, HttpClient, NotHttp
-
-
-@dataclass(slots=True)
-class Sample:
-    """One request and its answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
-
-    `due_s`, `sent_s`: when it should have been sent, and when it was. `error`: the kind of failure, "" = answered.
-    """
-
-    due_s: float
-    sent_s: float
-    piece_times_s: list[float] = field(default_factory=list)
-    end_s: float = 0.0
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    error: str = ""
-    message: str = ""
-
-    @property
-    def first_s(self) -> float:
-        """Seconds from its due time to the first piece of output."""
-        return self.piece_times_s[0] - self.due_s
-
-    @property
-    def total_s(self) -> float:
-        """Seconds from its due time to the answer's end."""
-        return self.end_s - self.due_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +32,20 @@ class Asker:
     async def ask(self, question: Question, due_s: float | None = None) -> Sample:
         """The question's answer, or its error. `due_s` None = now."""
         content = json.dumps(overlaid(self.api.body(question), self.more), ensure_ascii=False).encode()
-        reader = AnswerReader(self.api.read, is_whole=self.api.is_batch)
         sent_s = time.perf_counter()
         sample = Sample(sent_s if due_s is None else due_s, sent_s)
+        reader = AnswerReader(sample, self.api.read, is_whole=self.api.is_batch)
         try:
             async with asyncio.timeout(self.timeout_s):
                 await self.client.post(self.path, content, reader)
             sample.end_s = time.perf_counter()
             reader.finish(sample.end_s)
+            if not sample.piece_times_s:
+                sample.fail("empty answer", "the answer held no output")
         except (OSError, NotHttp) as error:  # TimeoutError is an OSError
             sample.end_s = time.perf_counter()
             sample.error, sample.message = failure_of(error)
-        _note(reader.answer, sample)
         return sample
-
-
-def _note(answer: Answer, sample: Sample) -> None:
-    sample.piece_times_s = answer.piece_times_s
-    sample.prompt_tokens, sample.output_tokens = answer.prompt_tokens, answer.output_tokens
-    if sample.error:
-        return
-    if answer.failure is not None:
-        sample.error, sample.message = answer.failure
-    elif not answer.piece_times_s:
-        sample.error, sample.message = "empty answer", "the answer held no output"
 
 
 _KINDS: tuple[tuple[type[Exception], str], ...] = (

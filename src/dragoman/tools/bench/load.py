@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dragoman.tools.bench.asking import Sample
+from dragoman.tools.bench.answer import Sample
 
 LoadKind = Literal["concurrency", "rate"]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.tools.bench.asking import Sample
+from dragoman.tools.bench.answer import Sample
 from dragoman.tools.percentiles import percentile
 
 CountedBy = Literal["usage", "pieces", "both", "nobody"]

@@ -40,14 +40,12 @@ class Prober:
             return await self._asker(candidates[0])
         refusals = []
         for api in candidates:
-            path = self.target.endpoint(api.path)
-            model = self.model or await self._listed(api, path) or "default"
-            asker = Asker(self.client, api, path, "" if api.models_path == "" else model, self.timeout_s, self.more)
-            sample = await asker.ask(Question((Prompt("Hello"),), 1, model))
+            asker = await self._asker(api, "default")
+            sample = await asker.ask(Question((Prompt("Hello"),), 1, asker.model))
             if sample.error in ("", "empty answer"):  # the token may have been the end
                 return asker
             if sample.error in (*_UNREACHABLE, *_HOPELESS):
-                raise BenchError(f"{self.target.origin}{path}: {sample.error}: {sample.message}")
+                raise BenchError(f"{self.target.origin}{asker.path}: {sample.error}: {sample.message}")
             if sample.error not in _NOT_THERE or self.model:
                 refusals.append(f"{api.name}: {sample.error}: {sample.message}")
         tried = ", ".join(api.name for api in candidates)
@@ -68,17 +66,18 @@ class Prober:
         versioned = {"ovms": ("ovms", "ovms-completions"), "chat": ("chat", "completions", "embeddings", "rerank")}
         return [APIS[name] for name in versioned.get(first, _ORDER)]
 
-    async def _asker(self, api: BenchApi) -> Asker:
+    async def _asker(self, api: BenchApi, usual_model: str = "") -> Asker:
+        """Calls of the API, of the user's model, else of the first listed, else of the usual one. Raises: OptionError."""
         path = self.target.endpoint(api.path)
-        model = "" if api.models_path == "" else self.model or await self._listed(api, path)
-        if not model and api.models_path != "":
+        if api.models_path == "":
+            return Asker(self.client, api, path, "", self.timeout_s, self.more)
+        model = self.model or await self._listed(api, path) or usual_model
+        if not model:
             raise OptionError("model", f"is required: {self.target.origin} does not list its models")
         return Asker(self.client, api, path, model, self.timeout_s, self.more)
 
     async def _listed(self, api: BenchApi, path: str) -> str:
         """The first model that the server lists, "" if it lists none. Raises: BenchError if there is no server."""
-        if api.models_path == "":
-            return ""
         where = api.models_path or self.target.models_path(path)
         if where is None:
             return ""

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from dragoman.tools.bench.answer import Sample
 from dragoman.tools.bench.apis import BenchApi, Prompt, Question
-from dragoman.tools.bench.asking import Asker, Sample
+from dragoman.tools.bench.asking import Asker
 from dragoman.tools.bench.client import HttpClient, Target
 from dragoman.tools.bench.load import BenchError, Extent, Lengths, Load, OptionError, Run, drive
 from dragoman.tools.bench.measures import Measures, measures
@@ -27,10 +28,11 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """The settings of a benchmark. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the server's first.
+    """The settings of a benchmark, by the names of the command's options. `model` "" = the server's first.
 
-    `extent`: of each point. `warm_up`: uncounted requests before each point. `bounds`: seconds by name, for the
-    goodput. `more`: merged into the bodies. `batch`: prompts per request, if the API takes several.
+    `extent`: of each point. `prompts` None = synthetic ones of `prompt_tokens`, the first `shared_prefix` equal in all.
+    `warmup`: uncounted requests before each point. `slo`: bounds in seconds by name. `body`: merged into the bodies.
+    `batch`: prompts per request, if the API takes several.
     """
 
     target: Target
@@ -38,19 +40,19 @@ class BenchSettings:
     extent: Extent
     api: str
     model: str
-    headers: Mapping[str, str]
+    header: Mapping[str, str]
     api_key: str
-    timeout_s: float
+    timeout: float
     prompts: FilePrompts | None
     prompt_tokens: Lengths
-    shared_tokens: int
+    shared_prefix: int
     output_tokens: Lengths
     ignore_eos: bool
-    warm_up: int
+    warmup: int
     seed: int
     batch: int
-    bounds: Mapping[str, float]
-    more: Mapping[str, Any]
+    slo: Mapping[str, float]
+    body: Mapping[str, Any]
 
 
 class Point(msgspec.Struct):
@@ -101,7 +103,7 @@ class Benchmark:
             seed=settings.seed,
             output_tokens=str(settings.output_tokens),
             ignore_eos=settings.ignore_eos,
-            bounds_s=dict(settings.bounds),
+            bounds_s=dict(settings.slo),
         )
         self._settings = settings
         self._on_progress = on_progress
@@ -122,7 +124,7 @@ class Benchmark:
 
     async def _found(self) -> Asker:
         settings = self._settings
-        prober = Prober(self._client, settings.target, settings.timeout_s, settings.model, dict(settings.more))
+        prober = Prober(self._client, settings.target, settings.timeout, settings.model, dict(settings.body))
         found = await prober.find(settings.api)
         _check(settings, found.api)
         self._client.close()
@@ -137,9 +139,9 @@ class Benchmark:
         if settings.prompts is not None:
             self.report.prompts = f"{len(settings.prompts.prompts)} from a file"
             return settings.prompts
-        shared = f", the first {settings.shared_tokens} the same in all" if settings.shared_tokens else ""
+        shared = f", the first {settings.shared_prefix} the same in all" if settings.shared_prefix else ""
         self.report.prompts = f"{settings.prompt_tokens} tokens of made-up text{shared}"
-        plain = SyntheticPrompts(settings.prompt_tokens, settings.seed, settings.shared_tokens)
+        plain = SyntheticPrompts(settings.prompt_tokens, settings.seed, settings.shared_prefix)
         found = await _calibrated(asker, plain)
         if found is None:
             self.report.notes.append("the server does not tell how many tokens a prompt has: a word is taken for one")
@@ -149,7 +151,7 @@ class Benchmark:
 
     async def _warm_up(self, asker: Asker, question: Callable[[int], Question], load: Load) -> None:
         """Send uncounted requests. Raises: BenchError if none of them is answered."""
-        count = self._settings.warm_up
+        count = self._settings.warmup
         if not count:
             return
         clients = min(count, int(load.value)) if load.kind == "concurrency" else 1
@@ -177,7 +179,7 @@ class Benchmark:
                 run.duration_s,
                 unfinished=run.running,
                 is_streamed=not asker.api.is_batch,
-                bounds=self._settings.bounds,
+                bounds=self._settings.slo,
             )
             late_s = percentile([sample.sent_s - sample.due_s for sample in run.samples], 0.99)
             resent = self._client.resent - resent
@@ -212,7 +214,7 @@ def _question(settings: BenchSettings, asker: Asker, prompts: Prompts, point: in
 def _headers(settings: BenchSettings) -> dict[str, str]:
     """The headers of all requests. A key goes in both usual headers, unless the user sets one of them."""
     key = {"authorization": f"Bearer {settings.api_key}", "x-api-key": settings.api_key} if settings.api_key else {}
-    return key | {name.lower(): value for name, value in settings.headers.items()}
+    return key | {name.lower(): value for name, value in settings.header.items()}
 
 
 def _check(settings: BenchSettings, api: BenchApi) -> None:
