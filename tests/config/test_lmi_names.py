@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dragoman.config.foreign import ForeignOption
-from dragoman.config.names import NameIndex
+from dragoman.config.names import find_options
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.config.sources import Given, read_environment
@@ -112,7 +112,7 @@ VALUE = "(nonsense)"  # no number, word or directory that any option takes
 
 
 def targets(given: Given) -> list[Option | ForeignOption]:
-    return [match.target for match in NameIndex().find(given)]
+    return [match.target for match in find_options(given)]
 
 
 def outcome(tmp_path: Path, file: str = "", environ: Mapping[str, str] | None = None) -> Config | tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dragoman.cli.arguments import FLAG_KEYS
 from dragoman.config.foreign import ForeignOption
-from dragoman.config.names import NameIndex
+from dragoman.config.names import find_options
 from dragoman.config.option import Option
 from dragoman.config.sources import Given, read_environment
 from dragoman.server.apis import all_apis
@@ -20,7 +20,6 @@ WHOLE = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
 _FEATURES = re.compile(r"<!-- features -->\n(?P<table>.*)<!-- end of features -->\n", re.DOTALL)
 PAGE = _FEATURES.sub("", WHOLE)
 ROUTES = {f"{operation.method} {operation.path}" for api in all_apis() for operation in api.operations}
-NAMES = NameIndex()
 _NAME = re.compile(r"`(--[\w-]+|[A-Z][A-Z0-9_]{3,}|option\.\w+|[a-z][A-Za-z]+_\w+|(?:min|max)Workers)`")
 _ROUTE = re.compile(r"`((?:GET|POST|PUT|DELETE) [^`]+)`")
 
@@ -58,7 +57,7 @@ def stands_for(name: str) -> list[object]:
         (given,) = read_environment({name: "x"})
     else:
         given = Given(name, name, "x", "serving.properties")
-    return [match.target for match in NAMES.find(given)]
+    return [match.target for match in find_options(given)]
 
 
 def test_there_is_a_section_for_each_server_with_options_and_paths() -> None:

@@ -12,7 +12,7 @@ from itertools import takewhile
 from types import MappingProxyType
 
 from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
-from dragoman.config.names import Match, NameIndex, key_of
+from dragoman.config.names import Match, find_options, key_of
 from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
@@ -50,7 +50,6 @@ class _Reader:
         self.givens: list[Given] = []
         self.problems: list[str] = []
         self._words = words
-        self._names = NameIndex()
         self._has_unknown = False
         self._arguments: list[str] = []
 
@@ -69,11 +68,11 @@ class _Reader:
             self.givens.append(Given(name, FLAG_KEYS["--model"], self._words.pop(0), SOURCE))
             return
         given = given_by(name, value)
-        matches = self._names.find(given)
+        matches = find_options(given)
         if not matches and name.startswith("--no-"):
             key = FLAG_KEYS.get(f"--{name.removeprefix('--no-')}", given.key.removeprefix("no_"))
             negated = replace(given, key=key, text="false")
-            found = self._names.find(negated)
+            found = find_options(negated)
             if found and found[0].is_switch and not has_value:
                 self.givens.append(negated)
                 return

@@ -59,8 +59,7 @@ def read_models(words: ReadWords) -> ModelsArguments | None:
         words.problems.append("models: rm needs one name, or kept")
     elif names and not is_removal:
         words.problems.append(f"models: {names[0]} is no action; rm is one")
-    named = given_options([], words.variables)[0]["cache_dir"]
-    kept = named if isinstance(named, Path) else cache_home(words.variables) / "dragoman"
+    kept = given_options([], words.variables).path("cache_dir") or cache_home(words.variables) / "dragoman"
     name = names[1] if is_removal and len(names) > 1 else None
     return words.made(ModelsArguments, name=name, cache_dir=kept)
 

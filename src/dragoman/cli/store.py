@@ -56,10 +56,10 @@ def read_store(words: ReadWords) -> StoreArguments | None:
         words.problems.append("--to-gb: is needed by trim, and by nothing else")
     if words.values["json"] and action != "list":
         words.problems.append(f"--json ({SOURCE}): is for list")
-    given, _ = given_options([], words.variables)
-    cache = given.get("cache_dir") or cache_home(words.variables) / "dragoman"
-    named = words.values["prefix_store_dir"] or given.get("prefix_store_dir")
-    return words.made(StoreArguments, action=action, prefix_store_dir=named or Path(str(cache)) / "prefixes")
+    given = given_options([], words.variables)
+    cache = given.path("cache_dir") or cache_home(words.variables) / "dragoman"
+    named = words.values["prefix_store_dir"] or given.path("prefix_store_dir")
+    return words.made(StoreArguments, action=action, prefix_store_dir=named or cache / "prefixes")
 
 
 @dataclass(slots=True)

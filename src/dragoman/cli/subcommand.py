@@ -20,7 +20,7 @@ from dragoman.cli.commands import FAILED, USAGE_ERROR, CommandPlace
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.server_words import read_one_model
 from dragoman.config.kinds import Switch
-from dragoman.config.names import NameIndex
+from dragoman.config.names import find_options, misplaced_secret, nearest_name
 from dragoman.config.resolve import ConfigError
 from dragoman.hub.names import hub_model
 
@@ -190,10 +190,10 @@ class ReadWords:
 
 def _is_nearer_to_server(flag: str, option: str) -> bool:
     """True if the flag is one of the server's, or nearer to one of those than to `option`."""
-    index, given = NameIndex(), given_by(flag)
-    if index.find(given) or index.find(given_by(flag.replace("--no-", "--", 1))) or index.secret(given):
+    given = given_by(flag)
+    if find_options(given) or find_options(given_by(flag.replace("--no-", "--", 1))) or misplaced_secret(given):
         return True
-    return get_close_matches(flag, [option, index.nearest(given) or ""], n=1) != [option]
+    return get_close_matches(flag, [option, nearest_name(given) or ""], n=1) != [option]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.server_options import KEY_OPTIONS
 from dragoman.engine.vllm.accelerators import has_gpu, has_vllm
-
-Values = Mapping[str, Value]
 
 _OF_UPSTREAMS = "adapters are those that the servers behind it list"
 _NO_ADAPTERS: Mapping[str, Mapping[str, str]] = {
@@ -36,11 +35,43 @@ Origins = Mapping[str, Origin]
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """The value of every option, and the value's origin."""
+
+    values: dict[str, Value]
+    origins: dict[str, Origin]
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def path(self, name: str) -> Path | None:
+        """The value of an option that is a path."""
+        value = self.values[name]
+        assert value is None or isinstance(value, Path)
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The value of an option that is a list."""
+        value = self.values[name]
+        assert isinstance(value, tuple)
+        return value
+
+    def is_given(self, name: str) -> bool:
+        return self.origins[name].is_given
+
+    def imply(self, name: str, value: Value, why: str) -> None:
+        self.values[name], self.origins[name] = value, Origin(f"implied by {why}")
+
+    def cite(self, name: str) -> str:
+        return cite(name, self.values[name], self.origins[name])
+
+
+@dataclass(frozen=True, slots=True)
 class _Idle:
     """Options without effect while `holds` is true of the values. `value`: only this one; None = any given one."""
 
     names: tuple[str, ...]
-    holds: Callable[[Values], bool]
+    holds: Callable[[Chosen], bool]
     why: str
     value: Value = None
 
@@ -61,74 +92,74 @@ _OF_REPLICAS = (*(name for name in _OF_ENGINES_HERE if name not in _OF_PICTURES)
 _IDLE = (
     _Idle(
         ("enable_streaming",),
-        lambda values: values["rolling_batch"] != "disable",
+        lambda chosen: chosen["rolling_batch"] != "disable",
         "requests ask for a stream themselves; it acts with option.rolling_batch=disable only",
         value=True,
     ),
     _Idle(
         ("tgi_compat",),
-        lambda values: values["rolling_batch"] == "disable",
+        lambda chosen: chosen["rolling_batch"] == "disable",
         "dynamic batches (rolling_batch=disable, batch_size over 1) have no such shape",
         value=True,
     ),
     _Idle(
         ("num_assistant_tokens", "max_ngram_size", "speculative_max_batch"),
-        lambda values: values["speculation"] == "off",
+        lambda chosen: chosen["speculation"] == "off",
         "nobody guesses with option.speculation=off",
     ),
     _Idle(
         ("max_ngram_size",),
-        lambda values: values["speculation"] == "draft",
+        lambda chosen: chosen["speculation"] == "draft",
         "with option.speculation=draft no text is searched",
     ),
     _Idle(
         ("speculation_across_keys",),
-        lambda values: values["speculation"] not in ("auto", "suffix"),
+        lambda chosen: chosen["speculation"] not in ("auto", "suffix"),
         "only option.speculation=auto and suffix keep texts of other requests",
     ),
     _Idle(
         ("prefix_cache_per_key",),
-        lambda values: values["prefix_cache"] == "off",
+        lambda chosen: chosen["prefix_cache"] == "off",
         "nothing is reused with option.prefix_cache=off",
     ),
     _Idle(
         ("prefix_store_gb",),
-        lambda values: values["prefix_cache"] == "off",
+        lambda chosen: chosen["prefix_cache"] == "off",
         "nothing is kept with option.prefix_cache=off",
     ),
     _Idle(
         ("prefix_store_dir",),
-        lambda values: values["prefix_store_gb"] is None,
+        lambda chosen: chosen["prefix_store_gb"] is None,
         "nothing is kept there without option.prefix_store_gb",
     ),
     _Idle(
         ("max_loras", "max_lora_rank", "lora_store"),
-        lambda values: not values["enable_lora"],
+        lambda chosen: not chosen["enable_lora"],
         "no adapters come while the server runs without option.enable_lora",
     ),
     _Idle(
         ("image_fetch_timeout_s",),
-        lambda values: not values["allow_image_hosts"],
+        lambda chosen: not chosen["allow_image_hosts"],
         "nothing is fetched without option.allow_image_hosts",
     ),
     _Idle(
         ("upstream", "upstream_model", "upstream_timeout", "hedge_after_ms"),
-        lambda values: values["engine"] != "remote",
+        lambda chosen: chosen["engine"] != "remote",
         "servers elsewhere are asked with option.engine=remote only",
     ),
     _Idle(
         ("ray_address", "ray_application"),
-        lambda values: values["engine"] != "ray",
+        lambda chosen: chosen["engine"] != "ray",
         "Ray is asked with option.engine=ray only",
     ),
     _Idle(
         _OF_ENGINES_HERE,
-        lambda values: values["engine"] == "remote",
+        lambda chosen: chosen["engine"] == "remote",
         "the servers behind option.engine=remote run the model",
     ),
     _Idle(
         _OF_REPLICAS,
-        lambda values: values["engine"] == "ray",
+        lambda chosen: chosen["engine"] == "ray",
         "the replicas behind option.engine=ray have options of their own",
     ),
     _Idle(
@@ -143,116 +174,106 @@ _IDLE = (
             "speculation_across_keys",
             "max_grammar_s",
         ),
-        lambda values: values["engine"] == "vllm",
+        lambda chosen: chosen["engine"] == "vllm",
         "vLLM has settings of its own for this",
     ),
     _Idle(
         ("context_shift",),
-        lambda values: values["engine"] in ("remote", "vllm"),
+        lambda chosen: chosen["engine"] in ("remote", "vllm"),
         "with that engine an answer ends where the context is full",
         value=True,
     ),
     _Idle(
         ("reasoning_budget_message", "reasoning_repetition_detection"),
-        lambda values: values["engine"] in ("remote", "vllm"),
+        lambda chosen: chosen["engine"] in ("remote", "vllm"),
         "that engine ends reasoning by itself, or not at all",
     ),
     _Idle(
         ("open_scopes", "rate_limit_requests", "rate_limit_tokens"),
-        lambda values: not any(values[name] for name in KEY_OPTIONS),
+        lambda chosen: not any(chosen[name] for name in KEY_OPTIONS),
         "nobody has a key without api_key_file, DRAGOMAN_API_KEY or aws_credentials",
     ),
     _Idle(
         ("store_gb", "store_gb_per_key", "store_max_age_days"),
-        lambda values: values["store_dir"] is None,
+        lambda chosen: chosen["store_dir"] is None,
         "no files are kept without store_dir",
     ),
     _Idle(
         ("cors_allowed_methods", "cors_allowed_headers", "cors_allow_credentials"),
-        lambda values: not values["cors_allowed_origin"],
+        lambda chosen: not chosen["cors_allowed_origin"],
         "no page of another origin reads answers without cors_allowed_origin",
     ),
     _Idle(
         ("entry_point", "handler", "handler_threads", "hook_timeout_s"),
-        lambda values: not values["hooks"],
+        lambda chosen: not chosen["hooks"],
         "option.enable_hooks=false keeps the file from being read",
     ),
 )
 
 
-def without_effect(values: Values, origins: Origins, *, has_operator_file: bool) -> Iterator[str]:
+def without_effect(chosen: Chosen, *, has_operator_file: bool) -> Iterator[str]:
     for rule in _IDLE:
-        if rule.holds(values):
-            yield from _lines(rule.names, rule.value, rule.why, values, origins)
-    if values["hooks"] and not has_operator_file:
-        yield from _lines(
-            ("handler_threads", "hook_timeout_s"), None, "no model.py lies beside the model", values, origins
-        )
+        if rule.holds(chosen):
+            yield from _lines(chosen, rule.names, rule.why, rule.value)
+    if chosen["hooks"] and not has_operator_file:
+        yield from _lines(chosen, ("handler_threads", "hook_timeout_s"), "no model.py lies beside the model")
 
 
-def _lines(names: tuple[str, ...], value: Value, why: str, values: Values, origins: Origins) -> Iterator[str]:
+def _lines(chosen: Chosen, names: tuple[str, ...], why: str, value: Value = None) -> Iterator[str]:
     for name in names:
-        if origins[name].is_given and value in (None, values[name]):
-            yield f"{cite(name, values, origins)}: no effect here; {why}"
+        if chosen.is_given(name) and value in (None, chosen[name]):
+            yield f"{chosen.cite(name)}: no effect here; {why}"
 
 
-def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
+def imply_engine(chosen: Chosen) -> None:
     """Choose vLLM if LMI's name for it was given, no other engine was chosen, and this machine has vLLM and a GPU."""
-    if origins["engine"].is_given or values["rolling_batch"] not in ("vllm", "lmi-dist"):
+    if chosen.is_given("engine") or chosen["rolling_batch"] not in ("vllm", "lmi-dist"):
         return
     if has_gpu() and has_vllm():
-        values["engine"] = "vllm"
-        origins["engine"] = Origin(f"implied by {cite('rolling_batch', values, origins)}, with a GPU")
+        chosen.imply("engine", "vllm", f"{chosen.cite('rolling_batch')}, with a GPU")
 
 
-def _imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> None:
-    """Separate callers' prompts if there are keys and no other choice was made."""
-    named = next((name for name in KEY_OPTIONS if values[name]), None)
-    if named is not None and values["prefix_cache_per_key"] is None:
-        values["prefix_cache_per_key"], origins["prefix_cache_per_key"] = True, Origin(f"implied by {named}")
+def imply(chosen: Chosen) -> Iterator[str]:
+    """Set implied values; returns a line for each overridden one.
 
-
-def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:
-    """Set implied values; returns a line for each overridden one. As in LMI, a batch size over 1 ends rolling batches."""
-    _imply_partition(values, origins)
-    if values["batch_size"] == 1 or values["rolling_batch"] == "disable":
+    Callers' prompts are separate if there are keys. As in LMI, a batch size over 1 ends rolling batches.
+    """
+    key_option = next((name for name in KEY_OPTIONS if chosen[name]), None)
+    if key_option is not None and chosen["prefix_cache_per_key"] is None:
+        chosen.imply("prefix_cache_per_key", True, key_option)
+    if chosen["batch_size"] == 1 or chosen["rolling_batch"] == "disable":
         return
-    where = cite("batch_size", values, origins)
-    if origins["rolling_batch"].is_given:
-        yield f"{cite('rolling_batch', values, origins)}: no effect here; {where} means disable"
-    values["rolling_batch"] = "disable"
-    origins["rolling_batch"] = Origin(f"implied by {where}")
+    where = chosen.cite("batch_size")
+    if chosen.is_given("rolling_batch"):
+        yield f"{chosen.cite('rolling_batch')}: no effect here; {where} means disable"
+    chosen.imply("rolling_batch", "disable", where)
 
 
-def contradictions(values: Values, origins: Origins) -> Iterator[str]:
+def contradictions(chosen: Chosen) -> Iterator[str]:
     """One line for each two options that exclude each other."""
 
     def excluded(name: str, other: str, why: str) -> str:
-        cited, cited_other = (cite(one, values, origins) for one in (name, other))
-        return f"{cited}: must not be given together with {cited_other}; {why}"
+        return f"{chosen.cite(name)}: must not be given together with {chosen.cite(other)}; {why}"
 
-    engine = str(values["engine"])
-    if values["draft_model"] is not None and values["speculation"] not in ("auto", "draft"):
+    engine = str(chosen["engine"])
+    if chosen["draft_model"] is not None and chosen["speculation"] not in ("auto", "draft"):
         yield excluded("draft_model", "speculation", "allowed: auto, draft")
-    if values["draft_model"] is None and values["speculation"] == "draft":
-        speculation = cite("speculation", values, origins)
-        yield f"{speculation}: must not be given without draft_model, which names the model that guesses"
+    if chosen["draft_model"] is None and chosen["speculation"] == "draft":
+        yield f"{chosen.cite('speculation')}: must not be given without draft_model, which names the model that guesses"
     for name, why in _NO_ADAPTERS.get(engine, {}).items():
-        if values[name]:
+        if chosen[name]:
             yield excluded(name, "engine", why)
-    if values["queue_timeout"] is not None and engine in ("remote", "vllm"):
+    if chosen["queue_timeout"] is not None and engine in ("remote", "vllm"):
         yield excluded("queue_timeout", "engine", "it does not tell when a request begins")
-    if values["tokenize_content"] == "plain" and engine == "remote":
+    if chosen["tokenize_content"] == "plain" and engine == "remote":
         yield excluded("tokenize_content", "engine", "give it to the servers that tokenise")
-    if values["cors_allow_credentials"] and values["cors_allowed_origin"] == "*":
+    if chosen["cors_allow_credentials"] and chosen["cors_allowed_origin"] == "*":
         yield excluded("cors_allow_credentials", "cors_allowed_origin", "name the origins that you trust")
-    adapters = values["lora"]
-    if values["merge_lora"] and not (isinstance(adapters, tuple) and len(adapters) == 1):
-        yield f"{cite('merge_lora', values, origins)}: must be given together with one adapter in option.lora"
-    elif values["merge_lora"] and values["enable_lora"]:
-        yield f"{cite('merge_lora', values, origins)}: must not be given together with enable_lora; choose one of them"
+    if chosen["merge_lora"] and len(chosen.words("lora")) != 1:
+        yield f"{chosen.cite('merge_lora')}: must be given together with one adapter in option.lora"
+    elif chosen["merge_lora"] and chosen["enable_lora"]:
+        yield f"{chosen.cite('merge_lora')}: must not be given together with enable_lora; choose one of them"
 
 
-def cite(name: str, values: Values, origins: Origins) -> str:
-    origin = origins[name]
-    return f"{origin.name or name}={show(values[name])} ({origin.source})"
+def cite(name: str, value: Value, origin: Origin) -> str:
+    return f"{origin.name or name}={show(value)} ({origin.source})"

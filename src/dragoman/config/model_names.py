@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.config.bundled import DEMO_NAME, bundled_name
-from dragoman.config.kinds import Value
 from dragoman.config.ovms import GRAPH_NAME
 from dragoman.files.model_texts import model_name
 from dragoman.hub.cache import repo_of
@@ -24,6 +23,5 @@ def hub_names(model_dir: Path) -> tuple[str, ...]:
     return (repo.rpartition("/")[2], repo) if repo else ()
 
 
-def renamed(name: str, names: Value) -> tuple[str, ...]:
-    assert isinstance(names, tuple)
+def renamed(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, *names)))

@@ -53,57 +53,55 @@ class Match:
         return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList | NamedDirectories)
 
 
-class NameIndex:
-    """All names of all options. A lookup returns a list, as `inference_address` names two options."""
+_BY_KEY: dict[str, list[Match]] = {}
+_BY_VARIABLE: dict[str, list[Match]] = {}
+_SPELLING: dict[str, str] = {}
 
-    def __init__(self) -> None:
-        self._by_key: dict[str, list[Match]] = {}
-        self._by_variable: dict[str, list[Match]] = {}
-        self._spelling: dict[str, str] = {}
-        for option in OPTIONS:
-            self._add_option(option)
-        for other in FOREIGN_OPTIONS:
-            self._add_key(other.key, Match(other))
-        for variable, key in FOREIGN_VARIABLES.items():
-            self._by_variable.setdefault(variable, []).extend(self._by_key[key.lower()])
 
-    def _add_option(self, option: Option) -> None:
-        for rank, alias in enumerate(option.row.env, start=1):
-            self._by_variable.setdefault(alias.name, []).append(Match(option, alias, rank))
-        if not option.key:
-            return
-        self._add_key(option.key, Match(option))
-        for alias in option.row.keys:
-            self._add_key(alias.name, Match(option, alias))
-        if option.flag and option.name not in (bare(option.key), bare(option.key).lower()):
-            self._add_key(PREFIX + option.name, Match(option))
+def _add_option(option: Option) -> None:
+    for rank, alias in enumerate(option.row.env, start=1):
+        _BY_VARIABLE.setdefault(alias.name, []).append(Match(option, alias, rank))
+    if not option.key:
+        return
+    _add_key(option.key, Match(option))
+    for alias in option.row.keys:
+        _add_key(alias.name, Match(option, alias))
+    if option.flag and option.name not in (bare(option.key), bare(option.key).lower()):
+        _add_key(PREFIX + option.name, Match(option))
 
-    def _add_key(self, key: str, match: Match) -> None:
-        self._by_key.setdefault(key.lower(), []).append(match)
-        self._spelling[key.lower()] = key
 
-    def find(self, given: Given) -> list[Match]:
-        """The options that `given` sets; [] for an unknown name. Keys match with and without PREFIX, in any case."""
-        key = given.key.lower()
-        other = key.removeprefix(PREFIX) if key.startswith(PREFIX) else PREFIX + key
-        if given.source != "environment" or given.key != given.name:
-            return self._by_key.get(key) or self._by_key.get(other) or []
-        return self._by_variable.get(given.name, [])
+def _add_key(key: str, match: Match) -> None:
+    _BY_KEY.setdefault(key.lower(), []).append(match)
+    _SPELLING[key.lower()] = key
 
-    def secret(self, given: Given) -> str:
-        """The error for a secret in the wrong source, with the right one; "" for other names."""
-        option = next((one for one in OPTIONS if one.row.is_secret and one.name == bare(given.key.lower())), None)
-        if option is None:
-            return ""
-        variable = option.row.env[0].name if option.row.env else option.variable
-        file = next((one.flag for one in OPTIONS if one.name == f"{option.name}_file"), None)
-        or_file = f", or name a file that holds it: {file} FILE" if file else ""
-        return f"where others on this machine may read them: set the variable {variable}{or_file}"
 
-    def nearest(self, given: Given) -> str | None:
-        known = {bare(key): key for key in self._spelling}
-        found = get_close_matches(bare(given.key.lower()), known, n=1, cutoff=0.6)
-        return _in_form_of(given, self._spelling[known[found[0]]]) if found else None
+def find_options(given: Given) -> list[Match]:
+    """The options that `given` sets; [] for an unknown name, two for `inference_address`.
+
+    Keys match with and without PREFIX, in any case.
+    """
+    key = given.key.lower()
+    other = key.removeprefix(PREFIX) if key.startswith(PREFIX) else PREFIX + key
+    if given.source != "environment" or given.key != given.name:
+        return _BY_KEY.get(key) or _BY_KEY.get(other) or []
+    return _BY_VARIABLE.get(given.name, [])
+
+
+def misplaced_secret(given: Given) -> str:
+    """The error for a secret in the wrong source, with the right one; "" for other names."""
+    option = next((one for one in OPTIONS if one.row.is_secret and one.name == bare(given.key.lower())), None)
+    if option is None:
+        return ""
+    variable = option.row.env[0].name if option.row.env else option.variable
+    file = next((one.flag for one in OPTIONS if one.name == f"{option.name}_file"), None)
+    or_file = f", or name a file that holds it: {file} FILE" if file else ""
+    return f"where others on this machine may read them: set the variable {variable}{or_file}"
+
+
+def nearest_name(given: Given) -> str | None:
+    known = {bare(key): key for key in _SPELLING}
+    found = get_close_matches(bare(given.key.lower()), known, n=1, cutoff=0.6)
+    return _in_form_of(given, _SPELLING[known[found[0]]]) if found else None
 
 
 def key_of(name: str) -> str:
@@ -121,3 +119,11 @@ def _in_form_of(given: Given, key: str) -> str:
     if given.source == "environment":
         return ("OPTION_" if key.startswith(PREFIX) else "SERVING_") + bare(key).upper()
     return key if given.key.startswith(PREFIX) else bare(key)
+
+
+for _option in OPTIONS:
+    _add_option(_option)
+for _other in FOREIGN_OPTIONS:
+    _add_key(_other.key, Match(_other))
+for _variable, _key in FOREIGN_VARIABLES.items():
+    _BY_VARIABLE.setdefault(_variable, []).extend(_BY_KEY[_key.lower()])

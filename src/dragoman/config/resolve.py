@@ -15,7 +15,16 @@ from typing import Any, get_type_hints
 
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_or
-from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
+from dragoman.config.combinations import (
+    Chosen,
+    Origin,
+    Origins,
+    cite,
+    contradictions,
+    imply,
+    imply_engine,
+    without_effect,
+)
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import (
     FOREIGN_PREFIXES,
@@ -30,7 +39,7 @@ from dragoman.config.foreign import (
 from dragoman.config.hub_models import FindModel, left_alone, only_cached
 from dragoman.config.kinds import ModelPath, Value
 from dragoman.config.model_names import hub_names, renamed, usual_names
-from dragoman.config.names import Match, NameIndex
+from dragoman.config.names import Match, find_options, misplaced_secret, nearest_name
 from dragoman.config.option import Option
 from dragoman.config.options import (
     GROUPS,
@@ -127,7 +136,7 @@ class Config:
 
     def cite(self, name: str) -> str:
         value = self.value(_NAMED[name]) if name in _NAMED else self.engine_options[name]
-        return cite(name, {name: value}, self.origins)
+        return cite(name, value, self.origins[name])
 
 
 _ATTRIBUTES: Mapping[type, str] = {group: name for name, group in get_type_hints(Config).items() if group in GROUPS}
@@ -157,27 +166,28 @@ def resolve(
     findings.read_graph(directory)
     findings.read_file(directory)
     findings.read(CALL, call)
-    values, origins = findings.choose()
-    findings.check_call(origins)
-    imply_engine(values, origins)
-    engine_options = findings.pass_to_engine(str(values["engine"]), origins)
-    findings.note_foreign(values)
-    findings.notices += imply(values, origins)
-    findings.problems += contradictions(values, origins)
-    model_dir = _model_dir(values, origins, directory, entry)
-    values["lora"] = _adapters(values, origins, directory, model_dir)
-    has_code = _has_operator_file(values, origins, (directory, model_dir), findings.notices)
-    findings.notices += without_effect(values, origins, has_operator_file=has_code)
+    chosen = findings.choose()
+    findings.check_call(chosen)
+    imply_engine(chosen)
+    engine_options = findings.pass_to_engine(chosen)
+    findings.note_foreign(chosen)
+    findings.notices += imply(chosen)
+    findings.problems += contradictions(chosen)
+    model_dir = _model_dir(chosen, directory, entry)
+    values, origins = chosen.values, chosen.origins
+    values["lora"] = _adapters(chosen, directory, model_dir)
+    has_code = _has_operator_file(chosen, (directory, model_dir), findings.notices)
+    findings.notices += without_effect(chosen, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
-    findings.notices += _useless_revision(values, origins, model_dir)
+    if chosen["revision"] and not hub_names(model_dir):
+        findings.notices.append(f"{chosen.cite('revision')}: no effect; {model_dir} is no model of the hub")
     origin = Origin(entry.source, "directory") if entry else origins["model_id"]
-    findings.check_places(directory, model_dir, origin, values)
-    named_to_see = values["mmproj"]
-    see_with(model_dir, named_to_see if isinstance(named_to_see, Path) else None)
-    values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
-    values["prefix_store_dir"] = values["prefix_store_dir"] or Path(str(values["cache_dir"])) / "prefixes"
+    findings.check_places(directory, model_dir, origin, chosen)
+    see_with(model_dir, chosen.path("mmproj"))
+    values["cache_dir"] = cache_dir = chosen.path("cache_dir") or cache_home(environ) / "dragoman"
+    values["prefix_store_dir"] = values["prefix_store_dir"] or cache_dir / "prefixes"
     if entry and entry.name:
-        values["name"] = renamed(entry.name, values["name"])
+        values["name"] = renamed(entry.name, chosen.words("name"))
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
         values["name"] = usual_names(named, directory, model_dir, demo_dir)
@@ -194,13 +204,7 @@ def resolve(
     )
 
 
-def _useless_revision(values: Mapping[str, Value], origins: Origins, model_dir: Path) -> list[str]:
-    if not values["revision"] or hub_names(model_dir):
-        return []
-    return [f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub"]
-
-
-def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:
+def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> Chosen:
     """The options that all models share. Wrong values count as not given: `resolve` reports them. Raises: ConfigError."""
     findings = _Findings(find=left_alone)
     findings.read_shared(command_line, environ)
@@ -216,25 +220,23 @@ def _build(group: type, values: Mapping[str, Value]) -> Any:
     return group(**{option.name: values[option.name] for option in OPTIONS if option.group is group})
 
 
-def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, entry: ModelEntry | None) -> Path:
+def _model_dir(chosen: Chosen, directory: Path, entry: ModelEntry | None) -> Path:
     """The weights' directory. For a model among several without weights in its directory, the environment may name them."""
-    named = values["model_id"]
-    if not isinstance(named, Path):
+    named = chosen.path("model_id")
+    if named is None:
         return directory
-    if is_from_file(origins["model_id"], directory):
+    if is_from_file(chosen.origins["model_id"], directory):
         return directory / named
     return named if entry and not holds_model(directory) else directory
 
 
-def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, model_dir: Path) -> Value:
+def _adapters(chosen: Chosen, directory: Path, model_dir: Path) -> tuple[str, ...]:
     """The adapters of option.lora, relative to its file, and those in the model's folder `adapters`."""
-    given = values["lora"]
-    assert isinstance(given, tuple)
-    pairs = [(name, Path(path)) for name, _, path in (pair.partition("=") for pair in given)]
-    if is_from_file(origins["lora"], directory):
+    pairs = [(name, Path(path)) for name, _, path in (pair.partition("=") for pair in chosen.words("lora"))]
+    if is_from_file(chosen.origins["lora"], directory):
         pairs = [(name, directory / path) for name, path in pairs]
     named = {name for name, _ in pairs}
-    if values["enable_lora"] and not values["merge_lora"] and adapters_folder(model_dir).is_dir():
+    if chosen["enable_lora"] and not chosen["merge_lora"] and adapters_folder(model_dir).is_dir():
         for path in sorted(adapters_folder(model_dir).iterdir()):
             is_file = path.is_file() and path.suffix.lower() == ".gguf"
             name = path.stem if is_file else path.name
@@ -249,21 +251,16 @@ def adapters_folder(model_dir: Path) -> Path:
     return (model_dir.parent if model_dir.is_file() else model_dir) / ADAPTERS
 
 
-def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
-    adapters, draft = values["lora"], values["draft_model"]
-    assert isinstance(adapters, tuple)
-    places = [Path(path) for _, _, path in (pair.partition("=") for pair in adapters)]
-    if isinstance(draft, Path):
-        places.append(draft)
-    return [place for place in places if not place.is_relative_to(model_dir)]
+def _places_beside(chosen: Chosen, model_dir: Path) -> list[Path]:
+    adapters = [Path(path) for _, _, path in (pair.partition("=") for pair in chosen.words("lora"))]
+    places = [*adapters, chosen.path("draft_model")]
+    return [place for place in places if place is not None and not place.is_relative_to(model_dir)]
 
 
-def _has_operator_file(
-    values: dict[str, Value], origins: dict[str, Origin], directories: Sequence[Path], notices: list[str]
-) -> bool:
-    notices += keep_code_out(values, origins, directories, OPERATOR_FILE)
-    named = values["entry_point"]
-    if not values["hooks"]:
+def _has_operator_file(chosen: Chosen, directories: Sequence[Path], notices: list[str]) -> bool:
+    notices += keep_code_out(chosen, directories, OPERATOR_FILE)
+    named = chosen["entry_point"]
+    if not chosen["hooks"]:
         return False
     if isinstance(named, str) and named.partition(".")[0] != BUILT_IN:
         return True
@@ -306,7 +303,6 @@ class _Findings:
         self._find = find
         self._home = Path()  # the base of relative paths in serving.properties
         self.notices: list[str] = list(notices)
-        self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
         self._foreign: list[tuple[int, ForeignOption, Given]] = []  # the number is the layer
         self._unknown_options: list[tuple[int, Given, str]] = []  # with their messages
@@ -327,7 +323,7 @@ class _Findings:
 
     def read(self, layer: int, givens: Sequence[Given]) -> None:
         for given in givens:
-            matches = self._index.find(given)
+            matches = find_options(given)
             if not matches:
                 self._unknown(layer, given)
             for match in matches:
@@ -354,10 +350,10 @@ class _Findings:
         self.problems += graph.problems
         self._read_files(directory, graph.givens)
 
-    def check_places(self, directory: Path, model_dir: Path, origin: Origin, values: Mapping[str, Value]) -> None:
+    def check_places(self, directory: Path, model_dir: Path, origin: Origin, chosen: Chosen) -> None:
         """Raises: ConfigError with all problems, also for a missing model, or links out of it."""
         self.problems += _missing(model_dir, origin)
-        places = dict.fromkeys((directory, model_dir, *_places_beside(values, model_dir)))
+        places = dict.fromkeys((directory, model_dir, *_places_beside(chosen, model_dir)))
         self.problems += dict.fromkeys(line for place in places for line in links_out(place))
         if self.problems:
             raise ConfigError(self.problems)
@@ -371,7 +367,7 @@ class _Findings:
         self._read_files(directory, givens)
 
     def _read_files(self, directory: Path, givens: Sequence[Given]) -> None:
-        counted, notices = trusted(directory, givens, self._index)
+        counted, notices = trusted(directory, givens)
         self.notices += notices
         self.read(FILE, counted)
 
@@ -389,7 +385,7 @@ class _Findings:
             return None
         return value if isinstance(value, Path) else None
 
-    def choose(self) -> tuple[dict[str, Value], dict[str, Origin]]:
+    def choose(self) -> Chosen:
         values: dict[str, Value] = {}
         origins: dict[str, Origin] = {}
         for option in OPTIONS:
@@ -397,12 +393,13 @@ class _Findings:
         if self._server_file.path and values["config_file"] is None:
             values["config_file"] = self._server_file.path
             origins["config_file"] = Origin("environment", HOME_VARIABLE)
-        return values, origins
+        return Chosen(values, origins)
 
-    def check_call(self, origins: Origins) -> None:
+    def check_call(self, chosen: Chosen) -> None:
         for name, candidates in self._candidates.items():
             if any(one.layer == COMMAND_LINE for one in candidates):
-                decided = f"{origins[name].name} ({origins[name].source})"
+                origin = chosen.origins[name]
+                decided = f"{origin.name} ({origin.source})"
                 asked = [_quote(one.given) for one in candidates if one.layer == CALL]
                 self.problems += [f"{one}: cannot be changed; it is decided by {decided}" for one in asked]
 
@@ -462,10 +459,10 @@ class _Findings:
             if reason:  # not an error: containers and clusters set such names themselves
                 self.notices.append(f"{_quote(given)}: {reason}")
             return
-        if secret := self._index.secret(given):
+        if secret := misplaced_secret(given):
             self.problems.append(f"{given.name} ({given.source}): secrets are not taken from here, {secret}")
             return
-        nearest = self._index.nearest(given)
+        nearest = nearest_name(given)
         hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help-all` lists the known ones"
         hint = REFUSED_OPTIONS.get(given.key, hint)
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
@@ -486,8 +483,9 @@ class _Findings:
         ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it wins
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
-    def pass_to_engine(self, engine: str, origins: dict[str, Origin]) -> dict[str, str]:
+    def pass_to_engine(self, chosen: Chosen) -> dict[str, str]:
         """The options that the engine checks: its own, and unknown names. A call may not set them; they may name code."""
+        engine = str(chosen["engine"])
         if engine not in OF_ENGINES:
             return {}
         taken = [(layer, one.key, given) for layer, one, given in self._foreign if one.key in OF_ENGINES[engine]]
@@ -501,17 +499,17 @@ class _Findings:
             if layer == CALL:
                 self.problems.append(f"{_quote(given)}: only the operator can set it")
             name = key.removeprefix("option.")
-            found[name], origins[name] = given.text, Origin(given.source, given.name)
+            found[name], chosen.origins[name] = given.text, Origin(given.source, given.name)
         return found
 
-    def note_foreign(self, values: Mapping[str, Value]) -> None:
-        """Note options of other servers, unless they only repeat the chosen `values`."""
+    def note_foreign(self, chosen: Chosen) -> None:
+        """Note options of other servers, unless they only repeat the chosen values."""
         for _, target, given in self._foreign:
-            if target.is_harmless(given.text) or _is_own_address(target, given, values):
+            if target.is_harmless(given.text) or _is_own_address(target, given, chosen):
                 continue
             quoted = _quote(given, "(hidden)" if target.is_secret else None)
             reason = (
-                REASONS["no_choice"] if target.reason == REASONS["no_gpu"] and not _is_on_cpu(values) else target.reason
+                REASONS["no_choice"] if target.reason == REASONS["no_gpu"] and not _is_on_cpu(chosen) else target.reason
             )
             self.notices.append(f"{quoted}: no effect here; {reason}")
 
@@ -522,18 +520,18 @@ class _Findings:
             self.problems.append(problem)
 
 
-def _is_on_cpu(values: Mapping[str, Value]) -> bool:
-    return values["engine"] == "rolling" or (values["engine"] == "vllm" and not vllm_uses_gpu())
+def _is_on_cpu(chosen: Chosen) -> bool:
+    return chosen["engine"] == "rolling" or (chosen["engine"] == "vllm" and not vllm_uses_gpu())
 
 
-def _is_own_address(target: ForeignOption, given: Given, values: Mapping[str, Value]) -> bool:
+def _is_own_address(target: ForeignOption, given: Given, chosen: Chosen) -> bool:
     if target.key != MANAGEMENT_ADDRESS:
         return False
     try:
         host, port = split_address(given.text)
     except ValueError:
         return False
-    return (host, port) == (values["host"], str(values["port"]))
+    return (host, port) == (chosen["host"], str(chosen["port"]))
 
 
 def _quote(given: Given, text: str | None = None) -> str:

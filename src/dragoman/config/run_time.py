@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from dragoman.config.archives import archive_stem, is_archive
 from dragoman.config.entries import ModelEntry, store_entries
 from dragoman.config.models_dir import models_in
-from dragoman.config.names import NameIndex
+from dragoman.config.names import find_options
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.config.server_options import PER_MODEL, ServerSettings
@@ -130,12 +130,12 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _targets(given: Given) -> set[str]:
-    return {match.target.name for match in NameIndex().find(given) if isinstance(match.target, Option)}
+    return {match.target.name for match in find_options(given) if isinstance(match.target, Option)}
 
 
 def _refusal(given: Given) -> str:
     """The reason why a call may not set this; "" if it may, or for unknown names, which `resolve` reports."""
-    found = [match.target for match in NameIndex().find(given)]
+    found = [match.target for match in find_options(given)]
     closed = [one for one in found if isinstance(one, Option) and one.row.open_to != "load"]
     return f"{given.name} ({CALL}): only the operator can set it, {_how_to_set(closed[0])}" if closed else ""
 

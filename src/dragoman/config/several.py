@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from dragoman.config.archives import ArchiveError, is_archive, unpack
-from dragoman.config.combinations import Origins, cite
+from dragoman.config.combinations import Chosen
 from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_entries
 from dragoman.config.hub_models import FindModel
-from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.ovms import read_ovms_models
 from dragoman.config.resolve import Config, ConfigError, given_options, is_from_file, resolve
@@ -53,25 +52,25 @@ def resolve_all(
     find: FindModel | None = None,
 ) -> Resolved:
     """The configuration of every model. `find`: finds a model of the hub; None = in its cache. Raises: ConfigError."""
-    values, origins = given_options(command_line, environ)
-    store, is_named = _store(values, origins)
-    is_chosen = any(origins[name].is_given for name in ("model_id", "load_models"))
-    is_empty = values["load_models"] == (NONE,) and origins["model_id"].source != COMMAND_LINE
+    chosen = given_options(command_line, environ)
+    store, is_named = _store(chosen)
+    is_chosen = any(map(chosen.is_given, ("model_id", "load_models")))
+    is_empty = chosen["load_models"] == (NONE,) and chosen.origins["model_id"].source != COMMAND_LINE
     if is_empty or (is_named and not is_chosen):
         return Resolved(_without_models(command_line, environ, demo_dir, store), (), store, is_named)
-    models = _resolve_models(command_line, environ, demo_dir, default_store, find)
+    models = _resolve_models(chosen, command_line, environ, demo_dir, default_store, find)
     return Resolved(models[0], models, store, is_named)
 
 
-def _store(values: Mapping[str, Value], origins: Origins) -> tuple[Path | None, bool]:
+def _store(chosen: Chosen) -> tuple[Path | None, bool]:
     """The directory for loads at run time, None = none, and True if calls name its models. Raises: ConfigError."""
-    store, named = values["model_store"], values["models_dir"]
-    if not isinstance(named, Path):
-        return (store if isinstance(store, Path) else None), False
-    if isinstance(store, Path):
-        raise ConfigError([f"{cite('models_dir', values, origins)}: contradicts model_store; give one of them"])
+    store, named = chosen.path("model_store"), chosen.path("models_dir")
+    if named is None:
+        return store, False
+    if store is not None:
+        raise ConfigError([f"{chosen.cite('models_dir')}: contradicts model_store; give one of them"])
     if not named.is_dir():
-        raise ConfigError([f"{cite('models_dir', values, origins)}: must be an existing directory"])
+        raise ConfigError([f"{chosen.cite('models_dir')}: must be an existing directory"])
     return named, True
 
 
@@ -87,21 +86,20 @@ def _without_models(
 
 
 def _resolve_models(
+    chosen: Chosen,
     command_line: Sequence[Given],
     environ: Mapping[str, str],
     demo_dir: Path,
     default_store: Path,
     find: FindModel | None,
 ) -> tuple[Config, ...]:
-    values, origins = given_options(command_line, environ)
-    entries, notices = _entries(values, origins, default_store)
+    entries, notices = _entries(chosen, default_store)
     if not entries:
         config = resolve(command_line, environ, demo_dir, find=find)
         return (with_notes(replace(config, notices=(*notices, *config.notices))),)
     problems: list[str] = []
     configs: list[Config] = []
-    named = values["cache_dir"]
-    cache = archive_cache(named if isinstance(named, Path) else None, environ)
+    cache = archive_cache(chosen.path("cache_dir"), environ)
     for entry in entries:
         try:
             configs.append(resolve(command_line, environ, demo_dir, unpacked(entry, cache), find=find))
@@ -114,30 +112,25 @@ def _resolve_models(
     return tuple(with_notes(config) for config in (first, *configs[1:]))
 
 
-def _entries(
-    values: Mapping[str, Value], origins: Origins, default_store: Path
-) -> tuple[Sequence[ModelEntry], Sequence[str]]:
+def _entries(chosen: Chosen, default_store: Path) -> tuple[Sequence[ModelEntry], Sequence[str]]:
     """The models to serve, () for a single one that `resolve` finds; and notes on options without effect."""
-    listed, store = values["load_models"], values["model_store"]
+    listed, store, origins = chosen.words("load_models"), chosen.path("model_store"), chosen.origins
     if origins["model_id"].source == COMMAND_LINE:
-        unused = _unused_by_directory(values, origins)
-        listing = read_ovms_models(values["model_id"]) if isinstance(values["model_id"], Path) else None
+        unused, named = _unused_by_directory(chosen), chosen.path("model_id")
+        listing = None if named is None else read_ovms_models(named)
         if listing is None:
             return (), unused
         if listing.problems:
             raise ConfigError(listing.problems)
         return listing.entries, [*listing.notices, *unused]
-    words = listed if isinstance(listed, tuple) and listed != (ALL,) else ()
-    if words:
+    if listed and listed != (ALL,):
         source = f"{origins['load_models'].source}: {origins['load_models'].name}"
-        return [parse_entry(word, source) for word in words], ()
-    if isinstance(store, Path):
+        return [parse_entry(word, source) for word in listed], ()
+    if store is not None:
         return _stored(store, f"{origins['model_store'].source}: {origins['model_store'].name}"), ()
     found = store_entries(default_store, "the default model store")
     if listed and not found:
-        raise ConfigError(
-            [f"{cite('load_models', values, origins)}: needs model_store; {default_store} holds no model"]
-        )
+        raise ConfigError([f"{chosen.cite('load_models')}: needs model_store; {default_store} holds no model"])
     return found, ()
 
 
@@ -164,13 +157,13 @@ def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
     return entries
 
 
-def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Sequence[str]:
-    name = "load_models"
-    if origins[name].source == COMMAND_LINE:
-        raise ConfigError([f"{cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
-    if origins[name].source == "default":
+def _unused_by_directory(chosen: Chosen) -> Sequence[str]:
+    cited = chosen.cite("load_models")
+    if chosen.origins["load_models"].source == COMMAND_LINE:
+        raise ConfigError([f"{cited}: contradicts MODEL_DIR; give one of them"])
+    if not chosen.is_given("load_models"):
         return []
-    return [f"{cite(name, values, origins)}: no effect here; the command line names a directory"]
+    return [f"{cited}: no effect here; the command line names a directory"]
 
 
 def conflicts(configs: Sequence[Config]) -> list[str]:

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
-from dragoman.config.combinations import Origin
+from dragoman.config.combinations import Chosen
 from dragoman.config.foreign import OF_ENGINES, ForeignOption
-from dragoman.config.kinds import FilePath, Value
-from dragoman.config.names import NameIndex
+from dragoman.config.kinds import FilePath
+from dragoman.config.names import find_options
 from dragoman.config.option import Option
 from dragoman.config.sources import Given
 from dragoman.hub.cache import repo_of
@@ -45,11 +45,11 @@ def _targets(root: Path) -> Iterator[tuple[Path, Path]]:
                     yield path, Path("a circle of links")
 
 
-def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple[list[Given], list[str]]:
+def trusted(directory: Path, givens: Sequence[Given]) -> tuple[list[Given], list[str]]:
     """The allowed options of a directory's files, and a line for each dropped one. Only the hub's are limited."""
     if repo_of(directory) is None:
         return list(givens), []
-    refused = [given for given in givens if _reaches_out(given, index)]
+    refused = [given for given in givens if _reaches_out(given)]
     lines = [
         f"{given.name} ({given.source}): no effect in a model of the hub; only the operator can set it"
         for given in refused
@@ -57,22 +57,20 @@ def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple
     return [given for given in givens if given not in refused], lines
 
 
-def keep_code_out(
-    values: dict[str, Value], origins: dict[str, Origin], directories: Iterable[Path], file_name: str
-) -> list[str]:
+def keep_code_out(chosen: Chosen, directories: Iterable[Path], file_name: str) -> list[str]:
     """Switch hooks off if the file is a hub model's and no option requests it; returns a line about it."""
-    if origins["hooks"].is_given or values["entry_point"] is not None:
+    if chosen.is_given("hooks") or chosen["entry_point"] is not None:
         return []
     found = next((path for path in (directory / file_name for directory in directories) if path.is_file()), None)
     if found is None or repo_of(found.parent) is None:
         return []
-    values["hooks"], origins["hooks"] = False, Origin(f"implied by {found.parent}")
+    chosen.imply("hooks", False, str(found.parent))
     return [f"{found}: not run, since it came with a model of the hub; read it, and start with --hooks to run it"]
 
 
-def _reaches_out(given: Given, index: NameIndex) -> bool:
+def _reaches_out(given: Given) -> bool:
     """True for options beyond the model, and for unknown ones: an engine would get them, such as vLLM's trust in code."""
-    found = [match.target for match in index.find(given)]
+    found = [match.target for match in find_options(given)]
     return not found or any(_is_beyond(target, given.text) for target in found)
 
 

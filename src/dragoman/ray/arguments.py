@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.config.hub_models import with_models
-from dragoman.config.names import NameIndex
+from dragoman.config.names import find_options
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import Given, environment, read_environment
@@ -231,9 +231,8 @@ def _text(value: Any) -> str:
 
 def _of_options(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that name options, known or mistyped; no others leave the building machine."""
-    index = NameIndex()
     return {
         given.name: environ[given.name]
         for given in read_environment(environ)
-        if given.key != given.name or index.find(given)
+        if given.key != given.name or find_options(given)
     }
