@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from dragoman.pictures.data_url import read_data_url
 from dragoman.pictures.limits import PictureLimits
+from dragoman.pictures.loader import read_data_url
 from dragoman.server.apis.openai_wire.conversation import ChatBody
 from dragoman.types import ChatPrompt, Grammar
 from tests.dialects.openai_calls import SERVED, answer, chat, chats, http_call, refusal, request, sampling

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.pictures.data_url import read_data_url
 from dragoman.pictures.limits import PictureFault, PictureLimits
+from dragoman.pictures.loader import read_data_url
 from tests.support.tables import table
 
 NAME = "messages[0].content[1].image_url.url"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dragoman.config.resolve import demo_model_dir
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.ranked_bytes import PATTERNS
-from dragoman.tokenizer.sentencepiece_model import read_model
+from dragoman.tokenizer.sentencepiece import read_model
 from tests.support.tables import table
 from tests.support.tiers import examples
 from tests.tokenizer.odd_texts import TEXTS

@@ -10,9 +10,9 @@ from dragoman.config.bundled import BUNDLED
 from dragoman.config.resolve import Config
 from dragoman.models import ModelError
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
+from dragoman.tokenizer.conversation import FORMS
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import read_text_files
-from dragoman.tokenizer.told_tools import FORMS
 
 
 def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:

@@ -6,6 +6,7 @@ The library downloads on its own threads. It is imported only when needed, since
 from __future__ import annotations
 
 import errno
+import glob
 import logging
 import shutil
 import threading
@@ -113,7 +114,7 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress, 
             cache_dir=environment.cache,
             endpoint=environment.endpoint,
             token=environment.token,
-            allow_patterns=[_literal(file.name) for file in files],
+            allow_patterns=[glob.escape(file.name) for file in files],
             max_workers=_WORKERS,
         )
 
@@ -170,11 +171,6 @@ def _hub_file(sibling: Any) -> HubFile:
     large = getattr(sibling, "lfs", None)
     etag = large.sha256 if large is not None else getattr(sibling, "blob_id", None)
     return HubFile(str(sibling.rfilename), int(sibling.size or 0), str(etag or ""))
-
-
-def _literal(name: str) -> str:
-    """A pattern that matches only this name."""
-    return name.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
 
 
 class _Watch:

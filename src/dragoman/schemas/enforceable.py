@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dragoman.schemas.alternatives import are_disjoint
 from dragoman.schemas.patterns import NotRegularError, translated
 from dragoman.schemas.places import SCHEMA_LIST_KEYWORDS, SCHEMA_MAP_KEYWORDS, Place, References
-from dragoman.schemas.ranges import bounded
 
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 """Formats that are enforced; others are annotations."""
@@ -206,7 +206,7 @@ class _Rewriting:
 
     def numbers(self, made: dict[str, Any], place: Place) -> None:
         """Leave out bounds beyond 64-bit integers."""
-        for name in bounded(made):
+        for name in _bounded(made):
             self.pass_over(made, name, place, "the compiler takes no numbers of that size")
 
     def arrays(self, made: dict[str, Any], place: Place) -> None:
@@ -365,3 +365,53 @@ def _are_apart(a: str, b: str) -> bool:
 
 
 _HEAD = re.compile(r"\^([\w -]*)(?![*?{\w -])")
+
+
+# --- bounds on numbers: the compiler follows those of 64-bit integers and floats --------------------------------------
+
+_LOWERS, _UPPERS = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_LOWEST = -9_200_000_000_000_000_000  # of integers
+_HIGHEST = 2**63 - 1
+_OPEN = 10**17  # an integer beyond it needs a bound on its other side, too
+_LARGEST = 10**18  # of other numbers
+_VACUOUS = sys.float_info.max
+
+
+def _bounded(made: dict[str, Any]) -> Iterator[str]:
+    """Change bounds to those that the compiler takes; returns the names of the rest. Mutates: `made`."""
+    _modernise(made)
+    if _is_integer(made):
+        yield from _integers(made)
+        return
+    for name in (*_LOWERS, *_UPPERS):
+        if abs(made.get(name, 0)) >= _VACUOUS:
+            del made[name]
+        elif abs(made.get(name, 0)) >= _LARGEST:
+            yield name
+
+
+def _modernise(made: dict[str, Any]) -> None:
+    """Until draft 4 a bound was exclusive if a truth value said so."""
+    for inclusive, exclusive in zip(("minimum", "maximum"), ("exclusiveMinimum", "exclusiveMaximum"), strict=True):
+        if isinstance(is_exclusive := made.get(exclusive), bool):
+            del made[exclusive]
+            if is_exclusive and inclusive in made:
+                made[exclusive] = made.pop(inclusive)
+
+
+def _is_integer(made: dict[str, Any]) -> bool:
+    kinds = made.get("type")
+    return kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds)
+
+
+def _integers(made: dict[str, Any]) -> Iterator[str]:
+    for names, other in ((_LOWERS, _UPPERS), (_UPPERS, _LOWERS)):
+        sign = 1 if names is _LOWERS else -1
+        for name in names:
+            value = made.get(name, 0) * sign
+            if value >= -_LOWEST:
+                yield name
+            elif value < _LOWEST and names is _LOWERS:  # the compiler itself lowers upper bounds
+                made[name] = _LOWEST
+            elif value >= _OPEN and not any(key in made for key in other):
+                made[other[0]] = _HIGHEST if names is _LOWERS else _LOWEST

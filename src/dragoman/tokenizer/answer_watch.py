@@ -6,6 +6,7 @@ One watch per sequence, on the engine thread. It searches marks in the text, sin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +42,8 @@ class LoopDetector:
         self._place = self._last
 
     def fork(self) -> LoopDetector:
-        other = LoopDetector.__new__(LoopDetector)
-        other._first, other._last, other._needed, other._least = self._first, self._last, self._needed, self._least
-        other._most, other._place, other._runs, other._tokens = (
-            self._most, self._place, self._runs.copy(), self._tokens.copy(),
-        )  # fmt: skip
+        other = copy(self)
+        other._runs, other._tokens = self._runs.copy(), self._tokens.copy()
         return other
 
     def ends_with(self, token_id: int) -> bool:
@@ -105,9 +103,7 @@ class AnswerWatch:
             self._wait()
 
     def fork(self) -> AnswerWatch:
-        other = AnswerWatch.__new__(AnswerWatch)
-        for name in AnswerWatch.__slots__:
-            setattr(other, name, getattr(self, name))
+        other = copy(self)
         other._loop = None if self._loop is None else self._loop.fork()
         return other
 

@@ -21,6 +21,7 @@ from dragoman.tokenizer.conversation import (
     with_one_leading,
     with_sorted_results,
     with_system_in_turns,
+    with_told_tools,
     with_whole_tools,
 )
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
@@ -44,7 +45,6 @@ from dragoman.tokenizer.template_environment import (
     told,
 )
 from dragoman.tokenizer.template_process import ask, size_of
-from dragoman.tokenizer.told_tools import with_told_tools
 from dragoman.types import ChatPrompt
 
 TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template with tools

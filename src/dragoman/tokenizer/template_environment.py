@@ -12,6 +12,7 @@ import marshal
 import os
 import resource
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -186,20 +187,12 @@ def _mapped_bytes() -> int:
         return int(statm.read().split()[0]) * resource.getpagesize()
 
 
-def _received() -> bytearray | None:
-    head = _read(LENGTH_BYTES)
-    return None if head is None else _read(int.from_bytes(head, "little"))
-
-
-def _read(count: int) -> bytearray | None:
-    data = bytearray(count)
-    view, done = memoryview(data), 0
-    while done < count:
-        piece = os.readv(_CHANNEL, [view[done:]])
-        if not piece:
-            return None
-        done += piece
-    return data
+def _received() -> bytes | None:
+    """The next message, None = the server has closed the socket."""
+    head = sys.stdin.buffer.read(LENGTH_BYTES)
+    size = int.from_bytes(head, "little")
+    request = sys.stdin.buffer.read(size)
+    return request if len(head) == LENGTH_BYTES and len(request) == size else None
 
 
 def _send(head: bytes, text: bytes) -> None:
