@@ -188,7 +188,7 @@ def choose_output_format(
 
 
 def recognise_tools(template: str, tokens: NamedTokens) -> ToolFormat | None:
-    """Plain JSON if the template has tools in some other form; Hermes' if it has none (`tokenizer.told_tools`)."""
+    """Plain JSON if the template has tools in some other form; Hermes' if it has none (`tokenizer.conversation`)."""
     if not template:
         return None
     if "tools" not in template:
