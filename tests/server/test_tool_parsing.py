@@ -149,6 +149,12 @@ def test_a_guaranteed_call_that_is_cut_off_before_its_arguments_is_content() -> 
     assert whole("hermes", text, covered=True) == Output(text, "", [])
 
 
+@table("name", ['"a\\x"', "1"], ids=["a wrong escape", "no text"])
+def test_a_guaranteed_call_with_a_name_that_is_no_text_is_content(name: str) -> None:
+    text = f'<tool_call>{{"name": {name}, "arguments": {{}}}}</tool_call>'
+    assert whole("hermes", text, covered=True) == Output(text, "", [])
+
+
 @table(
     ("prompt_text", "text", "reasoning", "content"),
     [
@@ -291,6 +297,7 @@ def test_a_call_that_must_follow_the_reasoning_is_not_looked_for_within_it() -> 
         ("phi4_mini_json", f"<|tool_call|>[{OSLO}]<|/tool_call|>", [("id0", "weather")]),
         ("hunyuan_a13b", f"<tool_calls>\n{OSLO}\n{SUM}\n</tool_calls>", [("id0", "weather"), ("id1", "add")]),
         ("llama4_pythonic", "<|python_start|>[weather(city='Oslo')]<|python_end|>", [("id0", "weather")]),
+        ("pythonic", "[weather (city='Oslo')]", [("id0", "weather")]),
         ("glm45", "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", [("id0", "add")]),
         ("qwen3_coder", "<tool_call><function=add></function></tool_call>", [("id0", "add")]),
         (

@@ -1,17 +1,18 @@
 """Readers of one tool call each, on the event loop. A call that no grammar guarantees is passed on once complete.
 
-Here are the parts that all readers share, and the reader of a call that is one JSON object.
+Here are the bases that readers share, and the reader of a call that is one JSON object.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from dragoman.server.generation.output_parsers.base import num_open
 from dragoman.types import ToolCallDelta
 
 ARGUMENT_KEYS = ("arguments", "parameters")
@@ -94,7 +95,7 @@ class PiecewiseReader:
         return rest
 
     def deltas(self) -> tuple[ToolCallDelta, ...]:
-        is_ready = self._start.streams and self._name and self.progress is not Progress.NOT_A_CALL
+        is_ready = self._start.streams and self._name
         if not is_ready and self.progress is not Progress.DONE:
             return ()
         piece = "".join(self._written)
@@ -162,50 +163,34 @@ class ObjectScanner:
         return False
 
 
-class JsonCallReader:
-    """`name_key`: the object's key for the tool's name."""
+class JsonCallReader(PiecewiseReader):
+    """A call that is one JSON object. `name_key`: its key for the tool's name."""
 
     def __init__(self, start: CallStart, name_key: str = "name") -> None:
-        self.progress = Progress.OPEN
-        self.is_begun = False
-        self._start = start
-        self._streams = start.streams
+        super().__init__(start)
         self._name_key = name_key
         self._scanner = ObjectScanner()
-        self._chunks: list[str] = []
-        self._size = 0
+        self._size = 0  # characters of the object so far
         self._is_plausible = False  # the first key is one that calls have
         self._begin = self._end = -1  # of the arguments; -1 = not known
-        self._pieces: list[str] = []  # of the arguments, not passed on yet
 
-    @property
-    def raw(self) -> str:
-        if len(self._chunks) > 1:
-            self._chunks = ["".join(self._chunks)]
-        return self._chunks[0] if self._chunks else ""
-
-    def feed(self, text: str) -> str:
-        size = len(text)
-        for position, character in enumerate(text):
+    def _step(self) -> bool:
+        size = len(self._waiting)
+        for position, character in enumerate(self._waiting):
             if self._scanner.step(character):
                 self._note_bracket(character, self._size + position)
             elif self._scanner.is_wrong:
-                self.progress = Progress.NOT_A_CALL
+                self._fail()
             if self.progress is not Progress.OPEN:
                 size = position + 1
                 break
-        self._keep(text[:size])
-        if not self._streams and not self._could_be_call():
-            self.progress = Progress.NOT_A_CALL
-        return text[size:]
-
-    def deltas(self) -> tuple[ToolCallDelta, ...]:
-        if self._streams:
-            return self._streamed()
-        if self.progress is not Progress.DONE:
-            return ()
-        self.is_begun = True
-        return (ToolCallDelta(self._start.number, self._start.call_id, *self._whole()),)
+        text = self._take(size)
+        self._size += size
+        if self._start.streams and self._begin >= 0:
+            self._pass_on(text)
+        if not self._start.streams and self.progress is not Progress.NOT_A_CALL:
+            self._check()
+        return False
 
     def _note_bracket(self, character: str, position: int) -> None:
         depth = self._scanner.depth
@@ -216,65 +201,167 @@ class JsonCallReader:
         elif depth == 0:
             self.progress = Progress.DONE
 
-    def _keep(self, text: str) -> None:
-        begin, offset = self._begin, self._size
-        self._chunks.append(text)
-        self._size += len(text)
-        if self._streams and begin >= 0 and (self._end < 0 or self._end > offset):
-            end = self._end if self._end >= 0 else self._size
-            self._pieces.append(text[max(0, begin - offset) : end - offset])
+    def _pass_on(self, text: str) -> None:
+        """Write the part of the newest text that belongs to the arguments."""
+        if not self._name:
+            head = "".join(self._taken)[: self._begin]
+            found = re.search(rf'"{self._name_key}"\s*:\s*("(?:[^"\\]|\\.)*")', head)
+            self._name = "" if found is None else json_value(found[1]) or ""
+            if not self._name:  # not what the grammar promised: another engine may follow it differently
+                self._start = self._start._replace(streams=False)
+                return
+        offset = self._size - len(text)
+        end = self._size if self._end < 0 else self._end
+        self._write(text[max(0, self._begin - offset) : max(0, end - offset)])
 
-    def _could_be_call(self) -> bool:
-        if self.progress is Progress.NOT_A_CALL:
-            return False
+    def _check(self) -> None:
+        """Give up an object that cannot be a call; take one apart that has ended."""
+        is_open = self.progress is Progress.OPEN
+        if self._is_plausible and is_open:
+            return
+        written = "".join(self._taken)
         if not self._is_plausible:
             # Known early, so that an ordinary JSON answer need not wait for its end.
-            first = _FIRST_KEY.match(self.raw)
-            if first is None and self.progress is Progress.OPEN:
-                return self._size <= MAX_HEADER_CHARS
+            first = _FIRST_KEY.match(written)
+            if first is None and is_open and self._size <= MAX_HEADER_CHARS:
+                return
             self._is_plausible = first is not None and first[1] in (self._name_key, *_CALL_KEYS)
-        return self._is_plausible and (self.progress is Progress.OPEN or self._parsed() is not None)
+        if not self._is_plausible:
+            self._fail()
+        elif not is_open:
+            self._take_apart(written)
 
-    def _parsed(self) -> tuple[str, Any] | None:
-        """None if the object is not a call. Line breaks inside strings are accepted."""
+    def _take_apart(self, written: str) -> None:
+        """Take name and arguments, as they were written where that is valid JSON; line breaks in strings are accepted."""
         try:
-            found = json.loads(self.raw, strict=False, parse_constant=_refuse)
+            found = json.loads(written, strict=False, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            return None
-        name = found.get(self._name_key) if isinstance(found, dict) else None
-        if not isinstance(name, str) or not self._start.allows(name):
-            return None
-        given: Any = next((found[key] for key in ARGUMENT_KEYS if found.get(key) is not None), {})
-        is_object = isinstance(given, dict) or (isinstance(given, str) and isinstance(json_value(given), dict))
-        return (name, given) if is_object else None
+            found = None
+        given: Any = None
+        if isinstance(found, dict) and isinstance(name := found.get(self._name_key), str) and self._set_name(name):
+            given = next((found[key] for key in ARGUMENT_KEYS if found.get(key) is not None), {})
+        if isinstance(given, dict):
+            part = written[self._begin : self._end]
+            self._write(part if json_value(part) == given else json.dumps(given, ensure_ascii=False))
+        elif isinstance(given, str) and isinstance(json_value(given), dict):
+            self._write(given)
+        else:
+            self._fail()
 
-    def _whole(self) -> tuple[str, str]:
-        """The arguments come as they were written, where that is valid JSON."""
-        parsed = self._parsed()
-        assert parsed is not None  # `feed` made sure
-        name, given = parsed
-        if isinstance(given, str):
-            return name, given
-        written = self.raw[self._begin : self._end]
-        return name, written if json_value(written) == given else json.dumps(given, ensure_ascii=False)
 
-    def _streamed(self) -> tuple[ToolCallDelta, ...]:
-        if self._begin < 0:
-            return ()
-        if self.is_begun:
-            piece = self._flushed()
-            return (ToolCallDelta(self._start.number, arguments=piece),) if piece else ()
-        name = re.search(rf'"{self._name_key}"\s*:\s*("(?:[^"\\]|\\.)*")', self.raw[: self._begin])
-        if name is None:  # not what the grammar promised: another engine may follow it differently
-            self._streams = False
-            return self.deltas() if self._could_be_call() else ()
-        self.is_begun = True
-        return (ToolCallDelta(self._start.number, self._start.call_id, json.loads(name[1]), self._flushed()),)
+class HeadedCallReader(PiecewiseReader):
+    """Base of readers of a header and arguments in brackets. `headers`: match it, with the groups `name` and perhaps `id`.
 
-    def _flushed(self) -> str:
-        piece = "".join(self._pieces)
-        self._pieces.clear()
-        return piece
+    A subclass has `_read_arguments`, a `_step` for the bracket and what follows.
+    """
+
+    def __init__(self, start: CallStart, headers: Sequence[re.Pattern[str]], bracket: str = "{") -> None:
+        super().__init__(start)
+        self._headers = headers
+        self._bracket = bracket
+
+    def _step(self) -> bool:
+        if self._name:
+            return self._read_arguments()
+        size = self._waiting.find(self._bracket)
+        if size < 0:
+            return False if self._may_begin(self._waiting) else self._fail()
+        found = (header.fullmatch(self._waiting, 0, size) for header in self._headers)
+        match = next((match for match in found if match is not None), None)
+        if size > MAX_HEADER_CHARS or match is None or not self._set_name(match["name"]):
+            return self._fail()
+        self._call_id = match.groupdict().get("id") or self._call_id
+        self._take(size)
+        return True
+
+    def _may_begin(self, text: str) -> bool:
+        """True if the text may become a header."""
+        return len(text) <= MAX_HEADER_CHARS
+
+    def _read_arguments(self) -> bool:
+        raise NotImplementedError
+
+
+class ArgumentsReader(HeadedCallReader):
+    """Base of readers of arguments with commas between them. `brackets`: opening and closing ones, the call's first.
+
+    `quotes`: marks before and behind texts; within those of one character, backslashes escape. A subclass has
+    `_argument`.
+    """
+
+    def __init__(
+        self,
+        start: CallStart,
+        header: re.Pattern[str],
+        brackets: tuple[str, str],
+        quotes: tuple[str, ...],
+    ) -> None:
+        super().__init__(start, (header,), brackets[0][0])
+        self._opening, self._closing = brackets
+        self._quotes = quotes
+        self._depth = 0  # of brackets, the call's own included
+        self._quote = ""  # the mark that ends the text that is being read
+        self._is_escaped = False
+        self._piece: list[str] = []  # of the argument that is being read
+        self._has_arguments = False
+
+    def _argument(self, text: str) -> str | None:
+        """Key and value as in a JSON object, None if the text is no argument."""
+        raise NotImplementedError
+
+    def _read_arguments(self) -> bool:
+        if not self._depth:
+            self._take(1)
+            self._write("{")
+            self._depth = 1
+        text = self._waiting
+        size = len(text) - num_open(text, *self._quotes)  # the beginning of a mark waits for the rest
+        begin = position = 0
+        while position < size and self._depth:
+            place, position = position, position + self._follow(text, position)
+            if not self._depth or (self._depth == 1 and text[place] == "," and not self._quote):
+                self._piece.append(text[begin:place])
+                begin = position
+                if not self._end_argument():
+                    return self._fail()
+        self._piece.append(text[begin:position])
+        self._take(position)
+        if not self._depth:
+            self._write("}")
+            self.progress = Progress.DONE
+        return False
+
+    def _follow(self, text: str, place: int) -> int:
+        """Note a bracket or the mark of a text there. Returns the number of its characters."""
+        character = text[place]
+        if self._quote:
+            if self._is_escaped:
+                self._is_escaped = False
+            elif text.startswith(self._quote, place):
+                size, self._quote = len(self._quote), ""
+                return size
+            else:
+                self._is_escaped = character == "\\" and len(self._quote) == 1
+        elif character in self._opening:
+            self._depth += 1
+        elif character in self._closing:
+            self._depth -= 1
+        else:
+            self._quote = next((quote for quote in self._quotes if text.startswith(quote, place)), "")
+            return len(self._quote) or 1
+        return 1
+
+    def _end_argument(self) -> bool:
+        text = "".join(self._piece)
+        self._piece.clear()
+        if not self._depth and not text.strip():
+            return True  # no arguments, or a comma after the last
+        written = self._argument(text)
+        if written is None:
+            return False
+        self._write(f"{', ' if self._has_arguments else ''}{written}")
+        self._has_arguments = True
+        return True
 
 
 def json_calls(name_key: str = "name") -> MakeReader:

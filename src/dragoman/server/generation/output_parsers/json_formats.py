@@ -14,12 +14,11 @@ from functools import partial
 
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
 from dragoman.server.generation.output_parsers.call_reader import (
-    MAX_HEADER_CHARS,
     CallStart,
+    HeadedCallReader,
     JsonCallReader,
     MakeReader,
     ObjectScanner,
-    PiecewiseReader,
     Progress,
     arguments_text,
     json_calls,
@@ -57,39 +56,20 @@ _DEEPSEEK_CALL, _DEEPSEEK_SEPARATOR, _DEEPSEEK_CALL_END = (
 )
 
 
-class _HeadedCallReader(PiecewiseReader):
-    """One call. One of `headers` matches the text before the object, with the groups `name` and perhaps `id`."""
+class _HeadedJsonReader(HeadedCallReader):
+    """A call whose arguments are a JSON object behind its header."""
 
     def __init__(self, start: CallStart, headers: Sequence[re.Pattern[str]]) -> None:
-        super().__init__(start)
-        self._headers = headers
-        self._scanner: ObjectScanner | None = None  # of the object, once it has begun
+        super().__init__(start, headers)
+        self._scanner = ObjectScanner()
         self._arguments: list[str] = []
 
-    def _step(self) -> bool:
-        return self._head() if self._scanner is None else self._object(self._scanner)
-
-    def _head(self) -> bool:
-        size = self._waiting.find("{")
-        if size > MAX_HEADER_CHARS or (size < 0 and len(self._waiting) > MAX_HEADER_CHARS):
-            return self._fail()
-        if size < 0:
-            return False
-        found = (header.fullmatch(self._waiting, 0, size) for header in self._headers)
-        match = next((match for match in found if match is not None), None)
-        if match is None or not self._set_name(match["name"]):
-            return self._fail()
-        self._call_id = match.groupdict().get("id") or self._call_id
-        self._take(size)
-        self._scanner = ObjectScanner()
-        return True
-
-    def _object(self, scanner: ObjectScanner) -> bool:
+    def _read_arguments(self) -> bool:
         for position, character in enumerate(self._waiting):
-            if scanner.step(character) and scanner.depth == 0:
+            if self._scanner.step(character) and self._scanner.depth == 0:
                 self._end(position + 1)
                 return False
-            if scanner.is_wrong:
+            if self._scanner.is_wrong:
                 return self._fail()
         self._pass_on(self._take(len(self._waiting)))
         return False
@@ -112,7 +92,7 @@ class _HeadedCallReader(PiecewiseReader):
 
 
 def _headed_calls(*headers: str) -> MakeReader:
-    return partial(_HeadedCallReader, headers=[re.compile(header) for header in headers])
+    return partial(_HeadedJsonReader, headers=[re.compile(header) for header in headers])
 
 
 def _mistral_id() -> str:

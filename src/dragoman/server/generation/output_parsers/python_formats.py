@@ -13,13 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
-from dragoman.server.generation.output_parsers.call_reader import (
-    MAX_HEADER_CHARS,
-    CallStart,
-    PiecewiseReader,
-    Progress,
-    json_value,
-)
+from dragoman.server.generation.output_parsers.call_reader import ArgumentsReader, CallStart, json_value
 from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, dumped, json_rule, kinds
 from dragoman.server.generation.output_parsers.tool_format import (
     COMBINING,
@@ -33,86 +27,24 @@ from dragoman.server.generation.output_parsers.tool_format import (
     written_list,
 )
 
-_NAME = re.compile(r"[\w.\-]+")
+_HEADER = re.compile(r"\s*(?P<name>[\w.\-]+)\s*")
 _KEYWORD = re.compile(r"\s*([\w\-]+)\s*=(?!=)")
 _WORDS = {"true": True, "false": False, "null": None}  # JSON's, which models mix in
 
 
-class _PythonCallReader(PiecewiseReader):
+class _PythonCallReader(ArgumentsReader):
     """One call, `name(key=value, ...)`. Values may be JSON as well."""
 
     def __init__(self, start: CallStart) -> None:
-        super().__init__(start)
-        self._depth = 0  # of brackets, the call's own included; 0 = in the name
-        self._quote = ""
-        self._is_escaped = False
-        self._piece: list[str] = []  # of the argument that is being read
-        self._has_arguments = False
+        super().__init__(start, _HEADER, ("([{", ")]}"), ("'", '"'))
 
-    def _step(self) -> bool:
-        return self._scan() if self._depth else self._head()
+    def _may_begin(self, text: str) -> bool:
+        return super()._may_begin(text) and (not text or _HEADER.fullmatch(text) is not None)
 
-    def _head(self) -> bool:
-        size = self._waiting.find("(")
-        if size < 0:
-            is_open = len(self._waiting) <= MAX_HEADER_CHARS and (not self._waiting or self._is_name(self._waiting))
-            return False if is_open else self._fail()
-        if not self._is_name(self._waiting[:size]) or not self._set_name(self._waiting[:size]):
-            return self._fail()
-        self._take(size + 1)
-        self._write("{")
-        self._depth = 1
-        return True
-
-    def _scan(self) -> bool:
-        begin = 0
-        for position, character in enumerate(self._waiting):
-            if self._quote:
-                self._in_string(character)
-            elif character in "'\"":
-                self._quote = character
-            elif character in "([{":
-                self._depth += 1
-            elif character in ")]}":
-                self._depth -= 1
-            if self._depth == 0 or (self._depth == 1 and character == "," and not self._quote):
-                self._piece.append(self._waiting[begin:position])
-                begin = position + 1
-                if not self._end_argument(is_last=self._depth == 0):
-                    return self._fail()
-                if self._depth == 0:
-                    self._take(begin)
-                    self._write("}")
-                    self.progress = Progress.DONE
-                    return False
-        self._piece.append(self._waiting[begin:])
-        self._take(len(self._waiting))
-        return False
-
-    def _in_string(self, character: str) -> None:
-        if self._is_escaped:
-            self._is_escaped = False
-        elif character == "\\":
-            self._is_escaped = True
-        elif character == self._quote:
-            self._quote = ""
-
-    def _end_argument(self, *, is_last: bool) -> bool:
-        text = "".join(self._piece)
-        self._piece.clear()
-        if is_last and not text.strip():
-            return True  # no arguments, or a comma after the last
+    def _argument(self, text: str) -> str | None:
         match = _KEYWORD.match(text)
         value = None if match is None else _value_text(text[match.end() :])
-        if match is None or value is None:
-            return False
-        self._write(f"{', ' if self._has_arguments else ''}{dumped(match[1])}: {value}")
-        self._has_arguments = True
-        return True
-
-    @staticmethod
-    def _is_name(text: str) -> bool:
-        return _NAME.fullmatch(text.strip()) is not None
+        return None if match is None or value is None else f"{dumped(match[1])}: {value}"
 
 
 def _value_text(text: str) -> str | None:

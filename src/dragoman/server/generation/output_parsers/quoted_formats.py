@@ -10,15 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.generation.output_parsers.base import num_open
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
-from dragoman.server.generation.output_parsers.call_reader import (
-    MAX_HEADER_CHARS,
-    CallStart,
-    PiecewiseReader,
-    Progress,
-    json_value,
-)
+from dragoman.server.generation.output_parsers.call_reader import ArgumentsReader, CallStart, json_value
 from dragoman.server.generation.output_parsers.text_values import (
     ARRAY,
     OBJECT,
@@ -55,92 +48,20 @@ _WORDS = {"True": "true", "False": "false", "None": "null", "null": "null"}
 _MAX_DEPTH = 32
 
 
-class _QuotedCallReader(PiecewiseReader):
+class _QuotedCallReader(ArgumentsReader):
     """One call, `call:name{key:value,...}`. Texts may be strings of JSON as well."""
 
     def __init__(self, start: CallStart) -> None:
-        super().__init__(start)
-        self._depth = 0  # of brackets, the call's own included; 0 = in the name
-        self._quote = ""  # the mark that ends the text that is being read
-        self._is_escaped = False
-        self._piece: list[str] = []  # of the argument that is being read
-        self._has_arguments = False
+        super().__init__(start, _HEADER, ("{[", "}]"), (_QUOTE, '"'))
 
-    def _step(self) -> bool:
-        return self._scan() if self._depth else self._head()
-
-    def _head(self) -> bool:
-        size = self._waiting.find("{")
-        if size > MAX_HEADER_CHARS or (size < 0 and len(self._waiting) > MAX_HEADER_CHARS):
-            return self._fail()
-        if size < 0:
-            return False
-        match = _HEADER.fullmatch(self._waiting, 0, size)
-        if match is None or not self._set_name(match["name"]):
-            return self._fail()
-        self._take(size + 1)
-        self._write("{")
-        self._depth = 1
-        return True
-
-    def _scan(self) -> bool:
-        position, size = 0, len(self._waiting)
-        begin = 0
-        while position < size and self._depth:
-            character = self._waiting[position]
-            if self._quote == _QUOTE or (not self._quote and character == "<"):
-                found = self._waiting.find(_QUOTE, position)
-                if found < 0 or (not self._quote and found > position):
-                    held = num_open(self._waiting[position:], _QUOTE)
-                    position = size - held if self._quote or held else position + 1
-                    if held:
-                        break
-                    continue
-                self._quote = "" if self._quote else _QUOTE
-                position = found + len(_QUOTE)
-                continue
-            self._mark(character)
-            if not self._depth or (self._depth == 1 and character == "," and not self._quote):
-                self._piece.append(self._waiting[begin:position])
-                begin = position + 1
-                if not self._end_argument(is_last=not self._depth):
-                    return self._fail()
-            position += 1
-        self._piece.append(self._waiting[begin:position])
-        self._take(position)
-        if not self._depth:
-            self._write("}")
-            self.progress = Progress.DONE
-        return False
-
-    def _mark(self, character: str) -> None:
-        if self._quote:
-            if not self._is_escaped and character == self._quote:
-                self._quote = ""
-            self._is_escaped = not self._is_escaped and character == "\\"
-        elif character == '"':
-            self._quote = character
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-
-    def _end_argument(self, *, is_last: bool) -> bool:
-        text = "".join(self._piece) + "}"
-        self._piece.clear()
+    def _argument(self, text: str) -> str | None:
+        whole = text + "}"
         try:
-            position = _after_space(text, 0)
-            if is_last and text[position] == "}":
-                return True  # no arguments, or a comma after the last
-            key, position = _read_key(text, position)
-            value, position = _read_value(text, position, _MAX_DEPTH)
-            if text[_after_space(text, position) :] != "}":
-                return False
+            key, position = _read_key(whole, _after_space(whole, 0))
+            value, position = _read_value(whole, position, _MAX_DEPTH)
+            return f"{key}{value}" if whole[_after_space(whole, position) :] == "}" else None
         except (ValueError, IndexError):
-            return False
-        self._write(f"{', ' if self._has_arguments else ''}{key}{value}")
-        self._has_arguments = True
-        return True
+            return None
 
 
 def _read_value(text: str, position: int, depth: int) -> tuple[str, int]:

@@ -398,32 +398,23 @@ def _opening(tags: _TagSyntax, key: str, marks: Marks) -> str:
     return f"{marks.lark(tags.key_begin)} {key} {marks.lark(tags.key_end)} {value_begin} {padding}"
 
 
+def _one_in_each_block(name: str, opening: str, closing: str, tags: _TagSyntax) -> ToolFormat:
+    """A format with marks around each call."""
+    return ToolFormat(
+        name,
+        CallSyntax(
+            opens=(opening,), starts=((tags.head, _tagged_calls(tags)),), closes=(closing,), unopened=(tags.head,)
+        ),
+        _writer(tags),
+        lambda marks, many: rf'"\n" call "\n" {marks.lark(closing)}',
+        between_blocks="\n",
+    )
+
+
 # Qwen/Qwen3-Coder-30B-A3B-Instruct, Qwen3.5, Nemotron 3, Step 3.5.
-QWEN3_CODER = ToolFormat(
-    "qwen3_coder",
-    CallSyntax(
-        opens=("<tool_call>",),
-        starts=((_CODER_TAGS.head, _tagged_calls(_CODER_TAGS)),),
-        closes=("</tool_call>",),
-        unopened=(_CODER_TAGS.head,),
-    ),
-    _writer(_CODER_TAGS),
-    lambda marks, many: rf'"\n" call "\n" {marks.lark("</tool_call>")}',
-    between_blocks="\n",
-)
+QWEN3_CODER = _one_in_each_block("qwen3_coder", "<tool_call>", "</tool_call>", _CODER_TAGS)
 # ByteDance-Seed/Seed-OSS-36B-Instruct.
-SEED_OSS = ToolFormat(
-    "seed_oss",
-    CallSyntax(
-        opens=("<seed:tool_call>",),
-        starts=((_SEED_TAGS.head, _tagged_calls(_SEED_TAGS)),),
-        closes=("</seed:tool_call>",),
-        unopened=(_SEED_TAGS.head,),
-    ),
-    _writer(_SEED_TAGS),
-    lambda marks, many: rf'"\n" call "\n" {marks.lark("</seed:tool_call>")}',
-    between_blocks="\n",
-)
+SEED_OSS = _one_in_each_block("seed_oss", "<seed:tool_call>", "</seed:tool_call>", _SEED_TAGS)
 # MiniMaxAI/MiniMax-M2 and M2.1.
 MINIMAX_M2 = ToolFormat(
     "minimax_m2",
