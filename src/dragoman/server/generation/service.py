@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeGuard, TypeVar
 
@@ -45,7 +44,6 @@ from dragoman.types import (
     Prompt,
     PromptInfo,
     SequenceResult,
-    TokenOutput,
     ToolCall,
     ToolCallDelta,
 )
@@ -366,70 +364,48 @@ class _Deadline:
         return DeadlineTooShort(message, param=self._field or None, needed_s=error.needed_s)
 
 
-@dataclass(slots=True)
-class _CallFold:
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-
-    def push(self, delta: ToolCallDelta) -> None:
-        self.id = delta.id or self.id
-        self.name = delta.name or self.name
-        self.arguments.append(delta.arguments)
-
-    def call(self) -> ToolCall:
-        return ToolCall(self.id, self.name, "".join(self.arguments))
-
-
-@dataclass(slots=True)
-class _SequenceFold:
-    texts: list[str] = field(default_factory=list)
-    tokens: list[TokenOutput] = field(default_factory=list)
-    contents: list[str] = field(default_factory=list)
-    reasonings: list[str] = field(default_factory=list)
-    calls: dict[int, _CallFold] = field(default_factory=dict)
-    last: GenerationEvent | None = None
-
-    def push(self, event: GenerationEvent) -> None:
-        self.texts.append(event.text)
-        self.tokens += event.tokens
-        self.contents.append(event.content)
-        self.reasonings.append(event.reasoning)
-        for delta in event.tool_calls:
-            self.calls.setdefault(delta.index, _CallFold()).push(delta)
-        self.last = event
-
-    def result(self, index: int) -> SequenceResult:
-        if self.last is None or self.last.finish_reason is None:
-            raise EngineFailed(f"generation ended before sequence {index} finished")
-        return SequenceResult(
-            index=index,
-            text="".join(self.texts),
-            tokens=tuple(self.tokens),
-            finish_reason=self.last.finish_reason,
-            stop_match=self.last.stop_match,
-            content="".join(self.contents),
-            reasoning="".join(self.reasonings),
-            tool_calls=tuple(self.calls[position].call() for position in sorted(self.calls)),
-            cumulative_logprob=self.last.cumulative_logprob,
-        )
-
-
 class ResultFold:
+    """Gathers the events of one request for its result."""
+
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
         self._prompt: PromptInfo | None = None
-        self._sequences = [_SequenceFold() for _ in range(request.sampling.n)]
+        self._events: list[list[GenerationEvent]] = [[] for _ in range(request.sampling.n)]
 
     def push(self, event: GenerationEvent) -> None:
         self._prompt = self._prompt or event.prompt
         if event.num_cached_tokens and self._prompt is not None:
             self._prompt = msgspec.structs.replace(self._prompt, num_cached_tokens=event.num_cached_tokens)
-        self._sequences[event.index].push(event)
+        self._events[event.index].append(event)
 
     def result(self) -> GenerationResult:
         """Raises: EngineFailed if the events did not finish every sequence."""
         if self._prompt is None:
             raise EngineFailed("generation ended before it began")
-        sequences = tuple(sequence.result(index) for index, sequence in enumerate(self._sequences))
+        sequences = tuple(_sequence(index, events) for index, events in enumerate(self._events))
         return GenerationResult(self._request, self._prompt, sequences)
+
+
+def _sequence(index: int, events: Sequence[GenerationEvent]) -> SequenceResult:
+    if not events or (reason := events[-1].finish_reason) is None:
+        raise EngineFailed(f"generation ended before sequence {index} finished")
+    calls: dict[int, list[ToolCallDelta]] = {}
+    for event in events:
+        for delta in event.tool_calls:
+            calls.setdefault(delta.index, []).append(delta)
+    return SequenceResult(
+        index=index,
+        text="".join([event.text for event in events]),
+        tokens=tuple([token for event in events for token in event.tokens]),
+        finish_reason=reason,
+        stop_match=events[-1].stop_match,
+        content="".join([event.content for event in events]),
+        reasoning="".join([event.reasoning for event in events]),
+        tool_calls=tuple(_call(calls[position]) for position in sorted(calls)),
+        cumulative_logprob=events[-1].cumulative_logprob,
+    )
+
+
+def _call(deltas: Sequence[ToolCallDelta]) -> ToolCall:
+    """The first delta of a call has its id and name."""
+    return ToolCall(deltas[0].id or "", deltas[0].name or "", "".join([delta.arguments for delta in deltas]))
