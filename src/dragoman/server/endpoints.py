@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,11 +23,11 @@ from dragoman.server.api import Call, Dialect, Dialects, ErrorTeller, HttpCall, 
 from dragoman.server.batches.desk import Ask, Desk
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.bodies import unpacked
-from dragoman.server.http.exchange import Bodies, Body, ClientGone, Exchange, HeaderRules, InnerCall
+from dragoman.server.http.exchange import Body, ClientGone, Exchange, HeaderRules, InnerCall
 from dragoman.server.http.fields import DEADLINE_FIELDS, Switches, waits_of
 from dragoman.server.observation.record import CallRecord, current_call
 from dragoman.server.observation.watch import Watch
-from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server, Teller
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Server, Teller
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import (
     as_server_error,
@@ -38,7 +38,6 @@ from dragoman.server.responder import (
     run_unless_gone,
     send_streamed,
 )
-from dragoman.server.security.callers import Scope
 from dragoman.server.security.gate import CheckBody, Gate
 from dragoman.types import BACKGROUND_STANDING
 
@@ -157,8 +156,8 @@ def joined_routes(routes: Sequence[Route]) -> list[Route]:
 # --- what is done at their ends ---------------------------------------------------------------------------------------
 
 
-class Endpoints:
-    """The operations of one process, with their handlers. Implements `operations.Server`."""
+class Endpoints(Server):
+    """The operations of one process, with their handlers."""
 
     def __init__(
         self,
@@ -171,52 +170,12 @@ class Endpoints:
         pulling: ModelPulling | None = None,
         make_desk: Callable[[Ask], Desk] | None = None,
     ) -> None:
-        self.apis = (
-            apis
-            if hosting is not None
-            else tuple(
-                replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting)) for api in apis
-            )
-        )
-        self.models = models
-        self.hosting = hosting
-        self.pulling = pulling
-        self.watch = watch or Watch()
-        self._absent = (
-            [] if hosting is not None else [one for api in apis for one in api.operations if one.needs_hosting]
-        )
-        self._gate = gate
-        self.switches = switches or Switches()
+        present, absent = (apis, []) if hosting is not None else _without_hosting(apis)
+        super().__init__(present, models, gate, hosting, watch, switches, pulling)
+        self._absent = absent
         self._tellers = _tellers_by_path(apis)
-        self._shared: dict[Callable[[Server], Any], Any] = {}
-        self.desk = None if make_desk is None else make_desk(self.ask)
-
-    def needs_key(self, scope: Scope) -> bool:
-        return self._gate.needs_key(scope)
-
-    @property
-    def max_request_size_bytes(self) -> int:
-        return self._gate.max_request_size_bytes
-
-    @property
-    def bodies(self) -> Bodies:
-        return self._gate.bodies
-
-    def shared(self, kind: Callable[[Server], T]) -> T:
-        """The only instance of that class here, made at the first call."""
-        if kind not in self._shared:
-            self._shared[kind] = kind(self)
-        return cast(T, self._shared[kind])
-
-    async def aclose(self) -> None:
-        if self.desk is not None:
-            await self.desk.aclose()
-        for kept in self._shared.values():
-            if isinstance(kept, Closable):
-                await kept.aclose()
-        if self.pulling is not None:
-            await self.pulling.aclose()
-        await self.watch.aclose()
+        if make_desk is not None:
+            self.desk = make_desk(self.ask)
 
     def routes(self) -> Iterator[Route]:
         for api in self.apis:
@@ -235,7 +194,7 @@ class Endpoints:
         exchange = Exchange(call.scope, call.receive, call.send, HeaderRules())
         exchange.api, exchange.caller, exchange.standing = api.name, caller, BACKGROUND_STANDING
         try:
-            await self._proceed(api, operation, exchange.http_call(body), Body(self.bodies), exchange)
+            await self._proceed(api, operation, exchange.http_call(body), Body(self.gate.bodies), exchange)
         except ConnectionAbortedError:
             raise
         except Exception as error:  # request boundary, as in the app
@@ -270,14 +229,14 @@ class Endpoints:
 
     def _answering(self, operation: AnswerOperation) -> Handler:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
-            check_body = self._gate.check(exchange, operation.scope)
+            check_body = self.gate.check(exchange, operation.scope)
             early = exchange.http_call(path_params=path_params)
             if not operation.body:
                 if check_body is not None:
                     await check_body(b"")
                 made = await self._answer(operation, early)
             else:
-                with Body(self.bodies) as held:
+                with Body(self.gate.bodies) as held:
                     call = exchange.http_call(await self._read(exchange, check_body, held), path_params)
                     await call.decoded()
                     made = await run_unless_gone(exchange, self._answer(operation, call))
@@ -291,8 +250,8 @@ class Endpoints:
     def _generating(self, api: Api, operation: GenerateOperation) -> Handler:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             exchange.api = api.name
-            check_body = self._gate.check(exchange, operation.scope)
-            with Body(self.bodies) as held:
+            check_body = self.gate.check(exchange, operation.scope)
+            with Body(self.gate.bodies) as held:
                 body = await self._read(exchange, check_body, held)
                 http = exchange.http_call(body, path_params)
                 if operation.before is not None and operation.is_asked_before(http):
@@ -305,7 +264,7 @@ class Endpoints:
 
     async def _read(self, exchange: Exchange, check_body: CheckBody | None, held: Body) -> bytes:
         """The unpacked body, with its signature checked. Raises: as both, and ClientGone."""
-        most = self._gate.max_request_size_bytes
+        most = self.gate.max_request_size_bytes
         body = await exchange.read_body(most, held)
         if check_body is not None:
             await check_body(body)
@@ -332,53 +291,35 @@ class Endpoints:
         finally:
             if record.caller:
                 num_tokens = record.num_prompt_tokens + record.num_completion_tokens
-                self._gate.limits.spend(record.caller, num_tokens)
+                self.gate.limits.spend(record.caller, num_tokens)
             self.watch.end(record, waiting)
 
     async def _generate(
         self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord
     ) -> None:
+        """Generate with the call's model, which may have to be loaded first."""
         record.is_kept = self.hosting is not None
-        try:
-            if not DEADLINE_FIELDS.isdisjoint(http.headers):
-                record.timeout_s, record.patience_s, record.timeout_name = waits_of(http.headers)
-            found = None if operation.borrow is None else operation.borrow(http, self)
-            model = found or await self._found(lambda: operation.model(http, self))
-            if not isinstance(model, ServedModel):
-                return await self._generate_later(model, exchange, http, operation, record)
-            check_version(model, http)
-        except ServerError as error:
-            record.error = error
-            dialect = dialect_of(operation, self.models.dialects, http)
-            return await exchange.send_reply(error_reply(dialect, error, http))
-        record.model = model.name
-        await respond(exchange, model, dialect_of(operation, model.dialects, http), http, self.switches)
-        if self.hosting is not None:
-            self.hosting.keep(model, record.keep_s)
-        return None
-
-    async def _generate_later(
-        self,
-        borrowed: AbstractAsyncContextManager[ServedModel],
-        exchange: Exchange,
-        http: HttpCall,
-        operation: GenerateOperation,
-        record: CallRecord,
-    ) -> None:
-        """Generate with a model that may have to be loaded first. Raises: ServerError before anything is sent."""
-        dialect = dialect_of(operation, self.models.dialects, http)
-        waiting = _Waiting(exchange, dialect, http, self.switches.keep_alive_s)
+        waiting: _Waiting | None = None
         async with AsyncExitStack() as stack:
             try:
-                model = await waiting.until(stack.enter_async_context(borrowed))
+                if not DEADLINE_FIELDS.isdisjoint(http.headers):
+                    record.timeout_s, record.patience_s, record.timeout_name = waits_of(http.headers)
+                borrowed = None if operation.borrow is None else operation.borrow(http, self)
+                model = borrowed or await self._found(lambda: operation.model(http, self))
+                if not isinstance(model, ServedModel):
+                    dialect = dialect_of(operation, self.models.dialects, http)
+                    waiting = _Waiting(exchange, dialect, http, self.switches.keep_alive_s)
+                    model = await waiting.until(stack.enter_async_context(model))
                 check_version(model, http)
             except ServerError as error:
-                if not exchange.is_started:
-                    raise
-                return await waiting.fail(error)
+                if waiting is not None and exchange.is_started:
+                    return await waiting.fail(error)
+                record.error = error
+                dialect = dialect_of(operation, self.models.dialects, http)
+                return await exchange.send_reply(error_reply(dialect, error, http))
             record.model = model.name
             dialect = dialect_of(operation, model.dialects, http)
-            await respond(exchange, model, dialect, http, self.switches, waiting.fail)
+            await respond(exchange, model, dialect, http, self.switches, None if waiting is None else waiting.fail)
         if self.hosting is not None:
             self.hosting.keep(model, record.keep_s)
         return None
@@ -413,6 +354,12 @@ class Endpoints:
                 async with self.hosting.get_or_load(error.name):
                     return await operation.answer(http, self)
         raise AssertionError("the second look has answered or raised")
+
+
+def _without_hosting(apis: tuple[Api, ...]) -> tuple[tuple[Api, ...], list[Operation]]:
+    """The APIs without the operations that need hosting, and these operations."""
+    left = tuple(replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting)) for api in apis)
+    return left, [one for api in apis for one in api.operations if one.needs_hosting]
 
 
 # On /v1/chat/completions the client's name decides which of two documents applies.

@@ -312,7 +312,7 @@ def _limits(model: ServedModel, server: Server, record: CallRecord) -> Explained
     timeouts = [seconds for seconds in (record.timeout_s, service_s) if seconds is not None]
     return ExplainedLimits(
         context_tokens=getattr(model.service, "max_model_len", model.engine.capabilities.max_model_len),
-        body_bytes=server.max_request_size_bytes,
+        body_bytes=server.gate.max_request_size_bytes,
         timeout_s=min(timeouts, default=None),
         requests_in_flight=model.admission.num_in_flight,
         requests_allowed=model.admission.limit,

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.batches.desk import Desk
 from dragoman.server.descriptions import Answers, Content
 from dragoman.server.hosting import ModelHosting, ModelPulling
-from dragoman.server.http.exchange import Bodies, Exchange
+from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.fields import Switches
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.security.callers import Scope
+from dragoman.server.security.gate import Gate
 
 T = TypeVar("T")
 
@@ -29,49 +30,48 @@ class Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Server(Protocol):
-    """The parts of the process that operations may use."""
+class Server:
+    """The parts of the process that operations may use. `switches`: for calls whose header fields do not set them.
 
-    @property
-    def models(self) -> ModelRegistry: ...
+    None: `hosting`, if the served models never change; `pulling`, if clients may not download models; `desk`, without a
+    directory for files and batches.
+    """
 
-    @property
-    def hosting(self) -> ModelHosting | None:
-        """None = the served models never change."""
-        ...
-
-    @property
-    def pulling(self) -> ModelPulling | None:
-        """None = clients may not download models."""
-        ...
-
-    @property
-    def desk(self) -> Desk | None:
-        """None = there is no directory for files and batches."""
-        ...
-
-    @property
-    def apis(self) -> tuple[Api, ...]: ...
-
-    def needs_key(self, scope: Scope) -> bool: ...
-
-    @property
-    def watch(self) -> Watch: ...
-
-    @property
-    def max_request_size_bytes(self) -> int: ...
-
-    @property
-    def bodies(self) -> Bodies: ...
-
-    @property
-    def switches(self) -> Switches:
-        """The switches for calls whose header fields do not set them."""
-        ...
+    def __init__(
+        self,
+        apis: tuple[Api, ...],
+        models: ModelRegistry,
+        gate: Gate,
+        hosting: ModelHosting | None = None,
+        watch: Watch | None = None,
+        switches: Switches | None = None,
+        pulling: ModelPulling | None = None,
+    ) -> None:
+        self.apis = apis
+        self.models = models
+        self.gate = gate
+        self.hosting = hosting
+        self.watch = watch or Watch()
+        self.switches = switches or Switches()
+        self.pulling = pulling
+        self.desk: Desk | None = None
+        self._shared: dict[Callable[[Server], Any], Any] = {}
 
     def shared(self, kind: Callable[[Server], T]) -> T:
         """The server's only instance of that class, made at the first call, and closed at the end if `Closable`."""
-        ...
+        if kind not in self._shared:
+            self._shared[kind] = kind(self)
+        return cast(T, self._shared[kind])
+
+    async def aclose(self) -> None:
+        if self.desk is not None:
+            await self.desk.aclose()
+        for kept in self._shared.values():
+            if isinstance(kept, Closable):
+                await kept.aclose()
+        if self.pulling is not None:
+            await self.pulling.aclose()
+        await self.watch.aclose()
 
 
 async def looked_at(server: Server) -> None:

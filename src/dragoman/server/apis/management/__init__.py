@@ -183,13 +183,13 @@ class Index(msgspec.Struct, frozen=True):
 
 
 def _document(server: Server) -> Reply:
-    described = openapi_document(server.apis, server.models.profile, server.needs_key)
+    described = openapi_document(server.apis, server.models.profile, server.gate.needs_key)
     return Reply(200, msgspec.json.encode(described), JSON_MEDIA_TYPE)
 
 
 def _metrics(server: Server) -> MetricsRegistry:
     models, watch = server.models, server.watch
-    others = (models.loads, MemoryMetrics(server.bodies))
+    others = (models.loads, MemoryMetrics(server.gate.bodies))
     return MetricsRegistry(lambda: models.models, watch.metrics, watch.other_names, others)
 
 
