@@ -15,7 +15,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, gather_rows, multiply, reshape, width
+from dragoman.models.blocks.nodes import add, gather_rows, multiply, parameter, reshape, width
 from dragoman.models.sources.base import Array, StoredTensor
 from dragoman.models.storage.constants import Node, as_f32
 from dragoman.models.weights import Place
@@ -110,10 +110,8 @@ class AdapterInputs:
         return self._inputs[name]
 
     def _input(self, name: str, element_type: Any, num_columns: int) -> Node:
-        parameter = ops.parameter(ov.PartialShape([-1, num_columns]), element_type, name=name)
-        parameter.output(0).set_names({name})
-        self.parameters.append(parameter)
-        return parameter.output(0)
+        self.parameters.append(parameter(name, -1, num_columns, dtype=element_type))
+        return self.parameters[-1].output(0)
 
 
 def _key(x: Node) -> tuple[str, int]:

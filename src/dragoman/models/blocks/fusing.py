@@ -15,11 +15,11 @@ import numpy as np
 import openvino as ov
 
 from dragoman.kernels import graph as kernels
-from dragoman.models.blocks.nodes import reshape
+from dragoman.models.blocks.nodes import mark_of, reshape, width
+from dragoman.models.blocks.norms import NORM
+from dragoman.models.blocks.rotary import TURNED
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, WeightStorage, constant
-
-_END = np.iinfo(np.int64).max
 
 
 def fuse(graph: ov.Model, storage: WeightStorage) -> None:
@@ -66,7 +66,7 @@ class _Found:
             end = node.output(0) if node.get_output_size() else None
             if (norm := _norm(end)) is not None:
                 self.norms[key(norm.x)] = norm
-            elif (turning := _turned(end) or _partly_turned(end)) is not None:
+            elif (turning := _turning(end)) is not None:
                 self.turnings[key(turning.x)] = turning
 
 
@@ -216,76 +216,22 @@ def _without_axis(x: Node) -> Node:
 
 
 def _norm(end: Node | None) -> _Norm | None:
-    """The norm of `norms.rms_normalized` that ends here; the next ones are rotations by `rotary.apply_rotary`."""
-    weighted = inputs_of(end, "Multiply")
-    scaled = None if weighted is None else inputs_of(weighted[0], "Multiply")
-    divided = None if scaled is None else inputs_of(scaled[1], "Divide")
-    root = None if divided is None else inputs_of(divided[1], "Sqrt")
-    sums = None if root is None else inputs_of(root[0], "Add")
-    if weighted is None or scaled is None or divided is None or sums is None or number_in(divided[0]) != 1.0:
+    epsilon = None if end is None else mark_of(end, NORM)
+    if end is None or epsilon is None:
         return None
-    x, weight = scaled[0], weighted[1]
-    mean, epsilon = sums[0], number_in(sums[1])
-    squares = inputs_of(mean, "ReduceMean")
-    if squares is None or epsilon is None or not mean.get_node().get_attributes()["keep_dims"]:
-        return None
-    powers = inputs_of(squares[0], "Power")
-    if powers is None or key(powers[0]) != key(x) or number_in(powers[1]) != 2.0 or integers_in(squares[1]) != [-1]:
-        return None
-    size = x.get_partial_shape()[-1]
-    if weight.get_node().get_type_name() != "Constant" or size.is_dynamic:
-        return None
-    numbers = np.asarray(weight.get_node().data)
-    if numbers.dtype != np.float32 or numbers.size != int(size.get_length()):
-        return None
-    return _Norm(end, x, numbers.reshape(-1), epsilon)
+    scaled, weight = (end.get_node().input_value(index).get_node() for index in (0, 1))
+    return _Norm(end, scaled.input_value(0), np.asarray(weight.data).reshape(-1), float(epsilon))
 
 
-def _turned(end: Node | None) -> _Turning | None:
-    parts = inputs_of(end, "Add")
-    straight, across = (None, None) if parts is None else (inputs_of(part, "Multiply") for part in parts)
-    if straight is None or across is None:
+def _turning(end: Node | None) -> _Turning | None:
+    """The rotation that ends here: of a whole head, or of its first part, which then stands beside the rest."""
+    if end is None or mark_of(end, TURNED) is None:
         return None
-    x, cos = straight
-    halves = inputs_of(across[0], "Concat")
-    if halves is None or len(halves) != 2:
-        return None
-    size = x.get_partial_shape()[-1]
-    if size.is_dynamic:
-        return None
-    negative, first = inputs_of(halves[0], "Multiply"), _sliced(halves[1])
-    second = None if negative is None else _sliced(negative[0])
-    if negative is None or second is None or first is None or number_in(negative[1]) != -1.0:
-        return None
-    half = int(size.get_length()) // 2
-    if key(first[0]) != key(x) or key(second[0]) != key(x) or first[1:] != (0, half) or second[1:] != (half, _END):
-        return None
-    return _Turning(end, x, (cos, across[1]), 2 * half)
-
-
-def _partly_turned(end: Node | None) -> _Turning | None:
-    parts = inputs_of(end, "Concat")
-    turning = None if parts is None or len(parts) != 2 else _turned(parts[0])
-    if turning is None or parts is None:
-        return None
-    first, rest = _sliced(turning.x), _sliced(parts[1])
-    if first is None or rest is None or key(first[0]) != key(rest[0]):
-        return None
-    width = int(first[0].get_partial_shape()[-1].get_length())
-    if first[1:] != (0, turning.size) or rest[1:] != (turning.size, width):
-        return None
-    return turning._replace(end=end, x=first[0])
-
-
-def _sliced(x: Node) -> tuple[Node, int, int] | None:
-    """The node of which x is a slice along the last axis, and the slice's begin and end."""
-    parts = inputs_of(x, "Slice")
-    if parts is None:
-        return None
-    start, stop, step, axis = (integers_in(part) for part in parts[1:])
-    if step != [1] or axis != [len(x.get_partial_shape()) - 1] or start is None or stop is None:
-        return None
-    return parts[0], start[0], stop[0]
+    rest = inputs_of(end, "Concat")
+    straight, across = (rest[0] if rest else end).get_node().input_values()
+    x, cos = straight.get_node().input_values()
+    whole = x.get_node().input_value(0) if rest else x
+    return _Turning(end, whole, (cos, across.get_node().input_value(1)), width(x))
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------------

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.storage.constants import Node
+
+
+def parameter(name: str, *shape: int, dtype: Any = ov.Type.f32) -> Any:
+    """An input of a graph; -1 = any size. Its only output is the node."""
+    made = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
+    made.output(0).set_names({name})
+    return made
+
+
+def marked(x: Node, mark: str, told: str = "") -> Node:
+    """x itself, whose node now has a mark by which `fusing` knows what it is."""
+    x.get_node().get_rt_info()[mark] = told
+    return x
+
+
+def mark_of(x: Node, mark: str) -> str | None:
+    """The text told with that mark, None if the node has none."""
+    info = x.get_node().get_rt_info()
+    return str(info[mark].astype(str)) if mark in info else None
 
 
 def scalar(value: float, dtype: type = np.float32) -> Node:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, integers, multiply, scalar, width
+from dragoman.models.blocks.nodes import add, integers, marked, multiply, scalar, width
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
+
+NORM = "dragoman norm"  # marks what `rms_normalized` makes
 
 
 def rms_norm(x: Node, weights: Weights, epsilon: float, *, offset: float = 0.0) -> Node:
@@ -23,7 +25,8 @@ def rms_normalized(x: Node, weight: Array, epsilon: float) -> Node:
     """The same with a weight f32 [size of the last axis]."""
     square_mean = ops.reduce_mean(ops.power(x, scalar(2.0)), integers(-1), True)
     inverse = ops.divide(scalar(1.0), ops.sqrt(ops.add(square_mean, scalar(epsilon))))
-    return multiply(ops.multiply(x, inverse), constant(_shaped(weight, x)))
+    normed = multiply(ops.multiply(x, inverse), constant(_shaped(weight, x)))
+    return marked(normed, NORM, repr(float(np.float32(epsilon))))
 
 
 def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool = True, offset: float = 0.0) -> Node:

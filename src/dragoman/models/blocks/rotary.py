@@ -8,13 +8,26 @@ from __future__ import annotations
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, multiply, reshape, scalar, scaled, width
+from dragoman.models.blocks.nodes import (
+    add,
+    columns,
+    concat,
+    gather_rows,
+    marked,
+    multiply,
+    reshape,
+    scalar,
+    scaled,
+    width,
+)
 from dragoman.models.facts import QueryGrowth, RotaryRule
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, as_f32, constant
 
 Angles = tuple[Node, Node]
 """cos and sin, each f32 [T, 1, 1, size]."""
+
+TURNED = "dragoman rotation"  # marks what `apply_rotary` makes
 
 
 def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> Angles:
@@ -50,8 +63,8 @@ def apply_rotary(x: Node, angles: Angles) -> Node:
     """Heads whose first dimensions are rotated, as many as the angles cover. Shape: x [T, heads, 1, size]."""
     size, turned_size = width(x), width(angles[0])
     if turned_size == size:
-        return _turned(x, angles)
-    return concat([_turned(columns(x, 0, turned_size), angles), columns(x, turned_size, size)])
+        return marked(_turned(x, angles), TURNED)
+    return marked(concat([_turned(columns(x, 0, turned_size), angles), columns(x, turned_size, size)]), TURNED)
 
 
 def _turned(x: Node, angles: Angles) -> Node:

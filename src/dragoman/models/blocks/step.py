@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import BLOCK_SLOTS, AttentionLayout, Kept
-from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
+from dragoman.models.blocks.nodes import add, columns, gather_rows, parameter, unsqueeze
 from dragoman.models.blocks.rotary import Angles, query_growth, rotary_angles
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, ModelFacts, QueryGrowth, RotaryRule
@@ -47,7 +48,7 @@ class StepInputs:
         self.token_ids, self.positions = self._input("input_ids"), self._input("position_ids")
         self.subsequence_begins = self._input("subsequence_begins", ov.Type.i32)
         self.tables = tuple(self._tables(f".{number}" if number else "") for number in range(len(facts.cache_kinds)))
-        self.max_context_len = None if cache_type else self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
+        self.max_context_len = None if cache_type else self._input("max_context_len", ov.Type.i32, ())
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
         self.handed_on: dict[str, tuple[Node, ...]] = {}  # families share values between layers here, by name
@@ -57,8 +58,8 @@ class StepInputs:
         self._pictures = self._picture_inputs() if facts.pictures is not None else None
         sees_later = facts.pictures is not None and facts.pictures.is_bidirectional
         self.token_types = self._input(TOKEN_TYPES, ov.Type.i32) if sees_later else None
-        three = ov.PartialShape([3, -1])
-        self._turning_positions = self._input(ROTARY_POSITIONS, shape=three) if facts.has_axes else self.positions
+        has_axes = facts.has_axes
+        self._turning_positions = self._input(ROTARY_POSITIONS, shape=(3, -1)) if has_axes else self.positions
 
     def angles(self, rule: RotaryRule) -> Angles:
         if rule not in self._angles:
@@ -103,25 +104,22 @@ class StepInputs:
     def _picture_inputs(self) -> tuple[Node, Node]:
         assert self.facts.pictures is not None
         width = self.facts.hidden_size * self.facts.pictures.num_levels
-        return self._input(PICTURE_ROWS), self._input(PICTURE_EMBEDDINGS, ov.Type.f32, ov.PartialShape([-1, width]))
+        return self._input(PICTURE_ROWS), self._input(PICTURE_EMBEDDINGS, ov.Type.f32, (-1, width))
 
     def _tables(self, suffix: str) -> BlockTables:
         names = ("past_lens", "block_indices", "block_indices_begins")
         return BlockTables(*(self._input(name + suffix, ov.Type.i32) for name in names))
 
-    def _input(self, name: str, dtype: Any = ov.Type.i64, shape: ov.PartialShape | None = None) -> Node:
-        parameter = ops.parameter(ov.PartialShape([-1]) if shape is None else shape, dtype, name=name)
-        parameter.output(0).set_names({name})
-        self.parameters.append(parameter)
-        return parameter.output(0)
+    def _input(self, name: str, dtype: Any = ov.Type.i64, shape: Sequence[int] = (-1,)) -> Node:
+        self.parameters.append(parameter(name, *shape, dtype=dtype))
+        return self.parameters[-1].output(0)
 
 
 def cache_parameter(name: str, block: list[int] | None = None) -> Any:
     """A cache input. `block`: the shape of a block's bytes; None = the plugin gives it type and shape."""
-    shape, dtype = ([-1, -1, -1, -1], ov.Type.dynamic) if block is None else ([-1, *block], ov.Type.u8)
-    parameter = ops.parameter(ov.PartialShape(shape), dtype, name=name)
-    parameter.output(0).set_names({name})
-    return parameter
+    if block is None:
+        return parameter(name, -1, -1, -1, -1, dtype=ov.Type.dynamic)
+    return parameter(name, -1, *block, dtype=ov.Type.u8)
 
 
 class LayerInputs:

@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, gather_rows, integers, reshape, scalar
+from dragoman.models.blocks.nodes import add, gather_rows, integers, parameter, reshape, scalar
 from dragoman.models.blocks.rotary import Angles, rotary_angles
 from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.storage.constants import Node, constant
@@ -113,10 +113,8 @@ class WholeTexts:
         return gather_rows(by_place, rows)
 
     def _input(self, name: str, shape: list[int] | None = None, dtype: Any = ov.Type.i64) -> Node:
-        parameter = ops.parameter(ov.PartialShape(shape or [-1]), dtype, name=name)
-        parameter.output(0).set_names({name})
-        self.parameters.append(parameter)
-        return parameter.output(0)
+        self.parameters.append(parameter(name, *(shape or [-1]), dtype=dtype))
+        return self.parameters[-1].output(0)
 
 
 def _attention(heads: list[Node], facts: AttentionFacts, mask: Node | None) -> Node:

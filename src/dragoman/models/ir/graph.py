@@ -19,6 +19,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from dragoman.kernels.graph import attention
 from dragoman.models.blocks.attention import attention_layout
+from dragoman.models.blocks.nodes import parameter
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, cache_parameter
 from dragoman.models.config import ModelError
 from dragoman.models.facts import AttentionFacts
@@ -101,8 +102,8 @@ def embed_pictures(graph: Any, vectors: Any, hidden_size: int) -> None:
     """Give a graph with paged attention the inputs of `StepInputs` for pictures. `vectors`: of texts, [T, 1, hidden]."""
     refuse_other_shape(vectors, "the graph that embeds texts", hidden_size)
     targets = vectors.get_target_inputs()
-    rows = _parameter(PICTURE_ROWS, ov.Type.i64)
-    embeddings = _parameter(PICTURE_EMBEDDINGS, ov.Type.f32, hidden_size)
+    rows = parameter(PICTURE_ROWS, -1, dtype=ov.Type.i64)
+    embeddings = parameter(PICTURE_EMBEDDINGS, -1, hidden_size)
     apart = ops.unsqueeze(embeddings, ops.constant(np.int64(1)))
     mixed = ops.scatter_update(vectors, rows, apart, ops.constant(np.int64(0)))
     for target in targets:
@@ -157,10 +158,10 @@ def states(graph: Any) -> list[Any]:
 def give_tables(graph: Any, nodes: list[Any], number: int) -> None:
     """Give these attentions tables of their own: inputs with that number at the end of their names."""
     for name, place in TABLES.items():
-        parameter = _parameter(f"{name}.{number}", ov.Type.i32)
-        graph.add_parameters([parameter])
+        table = parameter(f"{name}.{number}", -1, dtype=ov.Type.i32)
+        graph.add_parameters([table])
         for node in nodes:
-            node.input(place).replace_source_output(parameter.output(0))
+            node.input(place).replace_source_output(table.output(0))
 
 
 def attend_ourselves(
@@ -187,8 +188,8 @@ def attend_ourselves(
             attended = ops.convert(attended, number).output(0)
         for target in node.output(0).get_target_inputs():
             target.replace_source_output(attended)
-        for parameter in old:
-            graph.remove_parameter(parameter)
+        for cache in old:
+            graph.remove_parameter(cache)
     context = inputs_by_name(graph).get("max_context_len")
     if context is not None and not _readers(context):
         graph.remove_parameter(context)
@@ -274,7 +275,7 @@ def _gather_rows(graph: Any) -> None:
     result = graph.get_results()[0]
     head = _head(result)
     place = 0 if _is_computed(head.input_value(0)) else 1
-    rows = _parameter(ROWS, ov.Type.i64)
+    rows = parameter(ROWS, -1, dtype=ov.Type.i64)
     graph.add_parameters([rows])
     hidden = head.input_value(place)
     axis = ops.constant(np.int64(0))
@@ -305,9 +306,3 @@ def _head(result: Any) -> Any:
 
 def _is_computed(value: Any) -> bool:
     return bool(value.get_partial_shape().is_dynamic)
-
-
-def _parameter(name: str, dtype: Any, *widths: int) -> Any:
-    parameter = ops.parameter(ov.PartialShape([-1, *widths]), dtype, name=name)
-    parameter.output(0).set_names({name})
-    return parameter

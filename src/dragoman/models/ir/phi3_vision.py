@@ -16,7 +16,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from PIL import Image
 
-from dragoman.models.blocks.nodes import gather_rows, reshape
+from dragoman.models.blocks.nodes import gather_rows, parameter, reshape
 from dragoman.models.config import Config, ModelError, read_json
 from dragoman.models.facts import PictureFacts
 from dragoman.models.ir.files import SeeingFiles
@@ -25,7 +25,6 @@ from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import constant
 from dragoman.models.vision import pixels
 from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor
-from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.tiles import PIXELS, folded
 from dragoman.types import Detail, Picture
 
@@ -65,11 +64,11 @@ class Phi3Vision:
     def _joined(self, vision: Any, projection: Any, files: SeeingFiles) -> ov.Model:
         patches = only_result(vision, str(files.vision), (2 * SIDE) ** 2, self._width // _FOLD**2)
         projected = only_result(projection, str(files.projection), self._hidden_size)
-        pixels = tower_input(PIXELS, -1, 3, TILE, TILE)
+        pixels = parameter(PIXELS, -1, 3, TILE, TILE)
         _feed(vision, files.vision, pixels.output(0))
         table = ops.concat([folded(patches, 2 * SIDE, _FOLD), constant(self._separators)], axis=0)
         _feed(projection, files.projection, reshape(table.output(0), 1, -1, self._width))
-        rows = tower_input(ROWS, -1, dtype=ov.Type.i64)
+        rows = parameter(ROWS, -1, dtype=ov.Type.i64)
         laid = gather_rows(reshape(projected, -1, self._hidden_size), rows.output(0))
         laid.set_names({EMBEDDINGS})
         return ov.Model([laid], [pixels, rows], "tower")

@@ -1,1 +1,1 @@
-"""The sources of a model's tensors, and the forms in which they are stored."""
+"""Tensors as a model's files hold them, and the forms in which they are stored."""

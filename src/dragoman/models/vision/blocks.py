@@ -156,13 +156,6 @@ class LayerSizes(NamedTuple):
     activation: str
 
 
-def tower_input(name: str, *shape: int, dtype: Any = ov.Type.f32) -> Any:
-    """An input of a tower's graph; -1 = any size. Its only output is the node."""
-    parameter = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
-    parameter.output(0).set_names({name})
-    return parameter
-
-
 def dense_tensor(weights: Weights, shape: tuple[int, ...], name: str = "weight") -> Array:
     tensor = weights.tensor(shape, name)
     if isinstance(tensor, PackedMatrix):

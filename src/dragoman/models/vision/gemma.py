@@ -14,7 +14,18 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, integers, multiply, reshape, scalar, scaled
+from dragoman.models.blocks.nodes import (
+    add,
+    columns,
+    concat,
+    gather_rows,
+    integers,
+    multiply,
+    parameter,
+    reshape,
+    scalar,
+    scaled,
+)
 from dragoman.models.blocks.norms import rms_norm, rms_normalized
 from dragoman.models.blocks.rotary import Angles, apply_rotary, rotary_angles
 from dragoman.models.config import Config
@@ -32,7 +43,6 @@ from dragoman.models.vision.blocks import (
     patch_vectors,
     projector_weights,
     read_transformer,
-    tower_input,
     tower_weights,
 )
 from dragoman.models.vision.llava import PIXELS, WholePictures
@@ -79,7 +89,7 @@ class Gemma3(VisionFamily):
 
     def tower(self, weights: Weights) -> TowerGraph:
         size = self.transformer.image_size
-        tiles = tower_input(PIXELS, -1, 3, size, size)
+        tiles = parameter(PIXELS, -1, 3, size, size)
         states = tower_weights(weights)
         last = self.transformer.num_layers
         x = self.transformer.states(tiles.output(0), states, [last])[last]
@@ -154,8 +164,8 @@ class Gemma4(VisionFamily):
         return Gemma4Pictures(described, self.cut, self.num_places, self.longest)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        patches = tower_input(PATCHES, -1, self.cut.width)
-        across, down, squares = (tower_input(name, -1, dtype=ov.Type.i64) for name in (_COLUMNS, _ROWS, _SQUARES))
+        patches = parameter(PATCHES, -1, self.cut.width)
+        across, down, squares = (parameter(name, -1, dtype=ov.Type.i64) for name in (_COLUMNS, _ROWS, _SQUARES))
         known = "patch_embedder.input_proj.weight", "embedding_projection.weight"
         body, projection = (
             found_at(weights, (f"model.{name}", name), *known) for name in ("vision_tower", "embed_vision")

@@ -8,11 +8,12 @@ from typing import Any
 from PIL import Image
 
 from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.nodes import parameter
 from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.vision.base import PictureLayout, TowerGraph, VisionFamily
-from dragoman.models.vision.blocks import SIGLIP, read_sizes, tower_input
+from dragoman.models.vision.blocks import SIGLIP, read_sizes
 from dragoman.models.vision.pixels import (
     HALVES,
     as_image,
@@ -65,7 +66,7 @@ class Idefics3(VisionFamily):
 
     def tower(self, weights: Weights) -> TowerGraph:
         shape, last = self.transformer, self.transformer.num_layers
-        pixels = tower_input(PIXELS, -1, 3, shape.image_size, shape.image_size)
+        pixels = parameter(PIXELS, -1, 3, shape.image_size, shape.image_size)
         body = weights.at("model.vision_model")
         x = shape.last_norm(shape.states(pixels.output(0), body, [last])[last], body)
         projection = weights.at("model.connector.modality_projection.proj")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
-from dragoman.models.blocks.nodes import add, integers, multiply
+from dragoman.models.blocks.nodes import add, integers, multiply, parameter
 from dragoman.models.blocks.norms import layer_norm, rms_norm
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import PictureFacts
@@ -30,7 +30,6 @@ from dragoman.models.vision.blocks import (
     projected,
     projector_weights,
     rows_before,
-    tower_input,
 )
 from dragoman.models.vision.described import PLACEHOLDER, PLACEHOLDER_KEY
 from dragoman.models.vision.pixels import (
@@ -155,7 +154,7 @@ class InternVL(VisionFamily):
         return InternVLProcessor(described, self.vision.image_size, self.num_embeddings)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        pixels = tower_input(PIXELS, -1, 3, self.vision.image_size, self.vision.image_size)
+        pixels = parameter(PIXELS, -1, 3, self.vision.image_size, self.vision.image_size)
         rows = self.vision.rows(pixels.output(0), self.tower_weights(weights))
         norm, up, down = self.projector(weights)
         x = layer_norm(folded(rows, self.vision.side, self.factor), norm, _PROJECTOR_EPSILON)

@@ -10,7 +10,7 @@ from openvino import opset13 as ops
 from PIL import Image
 
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, gather_rows, reshape
+from dragoman.models.blocks.nodes import add, gather_rows, parameter, reshape
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
@@ -27,7 +27,6 @@ from dragoman.models.vision.blocks import (
     projected,
     projector_weights,
     read_sizes,
-    tower_input,
     tower_weights,
 )
 from dragoman.models.vision.qwen_vl import PATCHES, WINDOW_MASK, WINDOW_PLACES, WINDOW_ROWS, Cut, Windows, vision_part
@@ -78,8 +77,8 @@ class Lfm2Vl(VisionFamily):
     def tower(self, weights: Weights) -> TowerGraph:
         shape, body = self.transformer, tower_weights(weights)
         size, windows = shape.hidden_size, Windows(-1)
-        patches, shares = tower_input(PATCHES, -1, self.cut.width), tower_input(_SHARES, -1, self.side**2)
-        squares = tower_input(_SQUARES, -1, dtype=ov.Type.i64)
+        patches, shares = parameter(PATCHES, -1, self.cut.width), parameter(_SHARES, -1, self.side**2)
+        squares = parameter(_SQUARES, -1, dtype=ov.Type.i64)
         embeddings = body.at("embeddings")
         x = patch_vectors(patches.output(0), embeddings.at("patch_embedding"), (size, self.cut.width), bias=True)
         table = dense_tensor(embeddings.at("position_embedding"), (self.side**2, size)).astype(np.float32)

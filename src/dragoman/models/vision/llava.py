@@ -16,7 +16,7 @@ from openvino import opset13 as ops
 from PIL import Image
 
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, concat, gather_rows, integers, multiply, reshape
+from dragoman.models.blocks.nodes import add, concat, gather_rows, integers, multiply, parameter, reshape
 from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
@@ -31,7 +31,6 @@ from dragoman.models.vision.blocks import (
     projected,
     projector_weights,
     read_transformer,
-    tower_input,
     tower_weights,
 )
 from dragoman.models.vision.tiles import cut
@@ -101,7 +100,7 @@ class Llava(VisionFamily):
 
     def tiles_input(self) -> Any:
         size = self.transformer.image_size
-        return tower_input(PIXELS, -1, 3, size, size)
+        return parameter(PIXELS, -1, 3, size, size)
 
     def projected(self, tiles: Node, weights: Weights) -> Node:
         """Shapes: [N, 3, size, size] -> [N, rows, hidden of the decoder]."""
@@ -327,10 +326,10 @@ class LlavaNext(Llava):
         newline = found_at(weights, ("", "model"), "image_newline")
         row = constant(newline.vector(self.hidden_size, "image_newline").reshape(1, -1))
         table = ops.concat([flat, row], axis=0).output(0)
-        rows = tower_input(ROWS, CORNERS if self.is_reduced else 1, -1, dtype=ov.Type.i64)
+        rows = parameter(ROWS, CORNERS if self.is_reduced else 1, -1, dtype=ov.Type.i64)
         inputs = [tiles, rows]
         if self.is_reduced:
-            inputs.append(tower_input(SHARES, CORNERS, -1))
+            inputs.append(parameter(SHARES, CORNERS, -1))
             laid = _mixed(table, rows.output(0), inputs[-1].output(0))
         else:
             laid = gather_rows(table, reshape(rows.output(0), -1))

@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
-from dragoman.models.blocks.nodes import add, reshape
+from dragoman.models.blocks.nodes import add, parameter, reshape
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.rotary import Angles, apply_rotary, rotary_angles
 from dragoman.models.config import Config
@@ -27,7 +27,6 @@ from dragoman.models.vision.blocks import (
     patch_vectors,
     projected,
     projector_weights,
-    tower_input,
     transpose,
 )
 from dragoman.models.vision.qwen_vl import PATCHES, POSITIONS, Cut, axial_base, vision_part
@@ -96,8 +95,8 @@ class Mistral3(VisionFamily):
         return PixtralPictures(described, self.cut)
 
     def tower(self, weights: Weights) -> TowerGraph:
-        picture = tower_input(PATCHES, 1, 3, -1, -1)
-        positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
+        picture = parameter(PATCHES, 1, 3, -1, -1)
+        positions = parameter(POSITIONS, 2, -1, dtype=ov.Type.i64)
         body = found_at(weights, ("model.vision_tower", "vision_tower"), "patch_conv.weight")
         kernel = (self.size, 3, self.cut.patch, self.cut.patch)
         x = patch_vectors(self._patches(picture.output(0)), body.at("patch_conv"), kernel, bias=False)

@@ -18,7 +18,7 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp, plain_mlp
-from dragoman.models.blocks.nodes import add, concat, gather_rows, reshape, scalar, split, width
+from dragoman.models.blocks.nodes import add, concat, gather_rows, parameter, reshape, scalar, split, width
 from dragoman.models.blocks.norms import layer_norm, rms_norm
 from dragoman.models.blocks.rotary import Angles, apply_rotary, rotary_angles
 from dragoman.models.config import Config, ModelError
@@ -33,7 +33,6 @@ from dragoman.models.vision.blocks import (
     found_at,
     full_attention,
     patch_vectors,
-    tower_input,
 )
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
@@ -68,8 +67,8 @@ class QwenTower(VisionFamily):
 
     def tower(self, weights: Weights) -> TowerGraph:
         facts, body = self.tower_facts, tower_body(weights)
-        patches = tower_input(PATCHES, -1, facts.cut.width)
-        positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
+        patches = parameter(PATCHES, -1, facts.cut.width)
+        positions = parameter(POSITIONS, 2, -1, dtype=ov.Type.i64)
         learnt, windows = self.learnt_inputs(), self.windows()
         kernel = (facts.hidden_size, 3, facts.cut.frames, facts.cut.patch, facts.cut.patch)
         x = patch_vectors(patches.output(0), body.at("patch_embed.proj"), kernel, bias=self.has_patch_bias)
@@ -199,7 +198,7 @@ class Qwen3VL(QwenTower):
         }
 
     def learnt_inputs(self) -> list[Any]:
-        return [tower_input(CORNERS, 4, -1, dtype=ov.Type.i64), tower_input(SHARES, 4, -1)]
+        return [parameter(CORNERS, 4, -1, dtype=ov.Type.i64), parameter(SHARES, 4, -1)]
 
     def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
         table = dense_tensor(body.at("pos_embed"), (self._side**2, self.tower_facts.hidden_size))
@@ -287,9 +286,9 @@ class Windows:
     """Attention within windows of `num_patches` patches, padded to whole ones: linear in the size of the picture."""
 
     def __init__(self, num_patches: int) -> None:
-        rows = tower_input(WINDOW_ROWS, -1, num_patches, dtype=ov.Type.i64)
-        mask = tower_input(WINDOW_MASK, -1, 1, 1, num_patches)
-        places = tower_input(WINDOW_PLACES, -1, dtype=ov.Type.i64)
+        rows = parameter(WINDOW_ROWS, -1, num_patches, dtype=ov.Type.i64)
+        mask = parameter(WINDOW_MASK, -1, 1, 1, num_patches)
+        places = parameter(WINDOW_PLACES, -1, dtype=ov.Type.i64)
         self.inputs = [rows, mask, places]
         self.mask: Node = mask.output(0)
         self._rows, self._places = rows.output(0), places.output(0)
