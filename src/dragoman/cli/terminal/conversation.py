@@ -311,4 +311,17 @@ def _read_messages(text: str) -> list[dict[str, Any]]:
     for place, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ROLES or "content" not in message:
             raise ValueError(f"messages[{place}]: must have content and a role, one of {', '.join(ROLES)}")
+        if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
+            raise ValueError(f"messages[{place}]: must have a tool_call_id, as it is the result of a call")
+        if not _are_calls(message.get("tool_calls") or []):
+            raise ValueError(
+                f"messages[{place}].tool_calls: must be an array of calls, each with an id and a function's name"
+            )
     return messages
+
+
+def _are_calls(calls: object) -> bool:
+    match calls:
+        case [{"id": str(), "function": {"name": str()}}, *others]:
+            return _are_calls(others)
+    return calls == []
