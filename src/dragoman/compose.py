@@ -22,8 +22,7 @@ from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds,
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
 from dragoman.errors import InvalidParameter, InvalidRequest
-from dragoman.grammar.compiler import lark_of
-from dragoman.grammar.lazy import compiler_for
+from dragoman.grammar.compiler import compiler_for, lark_of
 from dragoman.host.cards import model_card
 from dragoman.host.loading import ModelLoad, has_model, memory_needs, missing_tokenizer, what_lacks
 from dragoman.host.recovery import EngineMaking

@@ -23,7 +23,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.grammar.lazy import compiler_for
+from dragoman.grammar.compiler import compiler_for
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import REASONING_FORMATS, OutputFormat
 from dragoman.server.generation.service import Service

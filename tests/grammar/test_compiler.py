@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler
-from dragoman.grammar.masker import GrammarMasker, Vocabulary
-from dragoman.grammar.spelling import Spelling
+from dragoman.grammar.masker import GrammarMasker, Spelling, Vocabulary
 from dragoman.types import SLOW_MASK_S, Grammar, TokenMasker
 from tests.support.sampling import make_request
 from tests.support.tiers import examples

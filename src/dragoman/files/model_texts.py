@@ -1,4 +1,6 @@
-"""Reads the small files of a model, also from a GGUF file's metadata. At load time, on any thread."""
+"""Reads the small files of a model, also from a GGUF file's metadata, and recognises pickles. At load time, on any
+thread.
+"""
 
 from __future__ import annotations
 
@@ -85,3 +87,21 @@ def model_name(model: Path) -> str:
 def holds_model(model: Path) -> bool:
     """True if there is a model, not only an operator's handler."""
     return (model / "config.json").is_file() or is_gguf(model)
+
+
+# --- pickles, which can run any code when read and are therefore never read ------------------------------------------
+
+_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+def is_pickle(name: str) -> bool:
+    """OpenVINO's weights have such names too, next to an .xml."""
+    return name.endswith(_SUFFIXES)
+
+
+def conversion(source: str, target: str) -> str:
+    """The command that converts a pickled checkpoint to safetensors; it needs torch and transformers."""
+    return (
+        f'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; s, t = {source!r}, {target!r}; '
+        "M.from_pretrained(s, torch_dtype='auto').save_pretrained(t); T.from_pretrained(s).save_pretrained(t)\""
+    )

@@ -14,19 +14,20 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from copy import copy
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from dragoman.errors import CATCH_PANICS, InvalidParameter, Overloaded, Panicked, ServerError, UnsupportedFeature
 from dragoman.grammar.gbnf import RULE, gbnf_to_lark
-from dragoman.grammar.masker import GrammarMasker, MaskBudget, Vocabulary, explained
-from dragoman.grammar.spelling import Spelling
+from dragoman.grammar.masker import GrammarMasker, MaskBudget, Spelling, Vocabulary, explained
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
 from dragoman.schemas.enforceable import enforceable, with_settings
 from dragoman.schemas.places import Place, innermost_fault
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
@@ -159,6 +160,36 @@ class GrammarCompiler:
 
     def _reason(self, schema: Any) -> str:
         return str(self._made(llguidance_source(Grammar("json_schema", json.dumps(schema)))).get_error())
+
+
+def compiler_for(
+    tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset(), max_mask_s: float = float("inf")
+) -> Callable[[Grammar], TokenMasker]:
+    """Compiles grammars; builds the vocabulary's tables for the first one, since most servers never get any.
+
+    The model may have more or fewer logits than the tokenizer has tokens. `turn_end_ids` end an output like the
+    tokenizer's end-of-sequence tokens. Raises: InvalidParameter, UnsupportedFeature.
+    """
+
+    @cache  # two threads may make two compilers; one is dropped, which is harmless
+    def compiler() -> GrammarCompiler:
+        return GrammarCompiler(_vocabulary(tokenizer, turn_end_ids), max_mask_s)
+
+    def compiled(grammar: Grammar) -> TokenMasker:
+        return compiler().compile(grammar)
+
+    return compiled
+
+
+def _vocabulary(tokenizer: HfTokenizer, turn_end_ids: frozenset[int]) -> Vocabulary:
+    ids, eos_ids, own = range(tokenizer.vocab_size), sorted(tokenizer.eos_token_ids), tokenizer.eos_token_id
+    return Vocabulary(
+        token_bytes=[tokenizer.token_bytes(token_id) for token_id in ids],
+        special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
+        eos_id=own if own in eos_ids and own is not None else (eos_ids or [0])[0],
+        extra_eos_ids=frozenset(eos_ids) | turn_end_ids,
+        encode=tokenizer.encode_continuation,
+    )
 
 
 def _try(source: str, param: str) -> None:

@@ -6,9 +6,9 @@ Used by the engine: on its thread and, while a forward runs, on the thread that 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from time import thread_time
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from dragoman.errors import InvalidParameter
 from dragoman.grammar.bitmask import MaskWords, holds_only, ids_of
-from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 
 _LEAST_AHEAD = 32  # tokens to foresee at once, which is cheaper than again after each one
@@ -35,6 +34,12 @@ _WORDS = (  # its terms, and plainer ones
     (re.compile(r"\b(anyOf|oneOf) is empty"), "there is no alternative"),
 )
 _EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a quoted line of the grammar, and the caret below it
+
+_CONTROL = re.compile(rb"\xff\[(\d+)\]")  # the matcher's form of a control token among bytes
+_MAX_TOKEN_BYTES = 16  # of most tokens; texts are cut to this length per wanted token
+_MAX_CACHED = 2_048  # forced texts, which repeat with each answer to a schema
+
+Encode = Callable[[str], Sequence[int]]
 
 
 def explained(reason: str) -> str:
@@ -84,6 +89,42 @@ class Vocabulary:
     @cached_property
     def single_bytes(self) -> frozenset[bytes]:
         return frozenset(token for token in self.token_bytes if len(token) == 1)
+
+
+class Spelling:
+    """Spells a text that a grammar forces in the tokenizer's usual tokens. `encode`: see `Vocabulary`."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._tokens_of = lru_cache(_MAX_CACHED)(self._spell)
+
+    def tokens(self, forced: bytes, limit: int) -> tuple[tuple[int, ...], bool]:
+        """The first `limit` tokens, and True if there are no more."""
+        most = limit * _MAX_TOKEN_BYTES
+        token_ids = self._tokens_of(forced[:most])
+        if len(forced) > most:  # the last ones may have been cut in two
+            token_ids = token_ids[:-2]
+        return token_ids[:limit], len(forced) <= most and len(token_ids) <= limit
+
+    def _spell(self, forced: bytes) -> tuple[int, ...]:
+        token_ids: list[int] = []
+        parts = _CONTROL.split(forced)
+        for text, control in zip(parts[::2], [*parts[1::2], None], strict=True):
+            known = _valid_front(text)
+            token_ids += self._encode(known.decode()) if known else ()
+            if len(known) < len(text):
+                break
+            if control is not None:
+                token_ids.append(int(control))
+        return tuple(token_ids)
+
+
+def _valid_front(text: bytes) -> bytes:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return text[: error.start]
+    return text
 
 
 class _Known(NamedTuple):

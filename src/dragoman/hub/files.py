@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dragoman.files.pickled_weights import conversion, is_pickle
+from dragoman.files.model_texts import conversion, is_pickle
 from dragoman.hub.names import HubError, HubModel
 
 CONFIG = "config.json"

@@ -27,6 +27,7 @@ from dragoman.tokenizer.conversation import (
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.message_content import (
     Part,
+    PictureMarker,
     as_parts,
     as_text,
     joined_text,
@@ -34,7 +35,6 @@ from dragoman.tokenizer.message_content import (
     read_content,
     refuse_pictures,
 )
-from dragoman.tokenizer.picture_markers import PictureMarker
 from dragoman.tokenizer.template_environment import (
     LIMIT,
     REJECTION,

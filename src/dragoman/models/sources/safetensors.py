@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman.errors import CATCH_PANICS, Panicked
-from dragoman.files.pickled_weights import conversion, is_pickle
+from dragoman.files.model_texts import conversion, is_pickle
 from dragoman.models.config import ModelError, read_json, shown
 from dragoman.models.sources.base import Array, StoredTensor
 from dragoman.models.sources.layout import Header, Quantised

@@ -13,8 +13,7 @@ from dragoman.engine.base import PictureRules
 from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.pictures import PictureSource
 from dragoman.tokenizer.base import Tokenizer
-from dragoman.tokenizer.message_content import PicturePart, picture_parts
-from dragoman.tokenizer.picture_markers import PictureMarker
+from dragoman.tokenizer.message_content import PictureMarker, PicturePart, picture_parts
 from dragoman.types import ChatPrompt, Picture, PictureLayout, PictureSpan
 
 

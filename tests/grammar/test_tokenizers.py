@@ -10,8 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.grammar.compiler import GrammarCompiler
-from dragoman.grammar.lazy import compiler_for
+from dragoman.grammar.compiler import GrammarCompiler, compiler_for
 from dragoman.grammar.masker import Vocabulary
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import read_text_files
