@@ -6,7 +6,7 @@ GenerationEvent -> encoder -> bytes. Values of every call or token are Structs: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
@@ -607,6 +607,18 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+
+
+def joined_calls(deltas: Iterable[ToolCallDelta]) -> tuple[ToolCall, ...]:
+    """The calls of which these are the pieces."""
+    pieces: dict[int, list[ToolCallDelta]] = {}
+    for delta in deltas:
+        pieces.setdefault(delta.index, []).append(delta)
+    calls: list[ToolCall] = []
+    for _, found in sorted(pieces.items()):
+        arguments = "".join([piece.arguments for piece in found])
+        calls.append(ToolCall(found[0].id or "", found[0].name or "", arguments))  # only the first piece has these
+    return tuple(calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,7 @@ from dragoman.types import (
     Prompt,
     PromptInfo,
     SequenceResult,
-    ToolCall,
-    ToolCallDelta,
+    joined_calls,
 )
 
 T = TypeVar("T")
@@ -389,10 +388,6 @@ class ResultFold:
 def _sequence(index: int, events: Sequence[GenerationEvent]) -> SequenceResult:
     if not events or (reason := events[-1].finish_reason) is None:
         raise EngineFailed(f"generation ended before sequence {index} finished")
-    calls: dict[int, list[ToolCallDelta]] = {}
-    for event in events:
-        for delta in event.tool_calls:
-            calls.setdefault(delta.index, []).append(delta)
     return SequenceResult(
         index=index,
         text="".join([event.text for event in events]),
@@ -401,11 +396,6 @@ def _sequence(index: int, events: Sequence[GenerationEvent]) -> SequenceResult:
         stop_match=events[-1].stop_match,
         content="".join([event.content for event in events]),
         reasoning="".join([event.reasoning for event in events]),
-        tool_calls=tuple(_call(calls[position]) for position in sorted(calls)),
+        tool_calls=joined_calls([delta for event in events for delta in event.tool_calls]),
         cumulative_logprob=events[-1].cumulative_logprob,
     )
-
-
-def _call(deltas: Sequence[ToolCallDelta]) -> ToolCall:
-    """The first delta of a call has its id and name."""
-    return ToolCall(deltas[0].id or "", deltas[0].name or "", "".join([delta.arguments for delta in deltas]))

@@ -25,6 +25,7 @@ from dragoman.types import (
     TokenOutput,
     ToolCall,
     ToolCallDelta,
+    joined_calls,
 )
 
 Nanoseconds = Annotated[int, Meta(description="nanoseconds")]
@@ -175,7 +176,8 @@ class OllamaEncoder(Encoder):
         self._begin_s = clock.timer() if record is None else record.begin_s
         self._measure = current_measure([request.request_id])
         self._top_logprobs = request.sampling.logprobs
-        self._calls = _OpenCalls()
+        self._deltas: list[ToolCallDelta] = []  # of calls that are not told yet
+        self._num_calls = 0  # that were told
         self._prompt_ids: tuple[int, ...] = ()
         self._token_ids: list[int] = []
         self._end = FinishReason.ABORT
@@ -196,9 +198,10 @@ class OllamaEncoder(Encoder):
         self._count(event.prompt, event.tokens)
         self._end = event.finish_reason or self._end
         text, calls = event.content, list[OllamaCall]()
-        if event.tool_calls or (event.finish_reason is not None and self._calls.is_open):
-            ended = self._calls.push(event.tool_calls, is_last=event.finish_reason is not None)
-            calls, unread = read_calls(ended, self._calls.num_told - len(ended))
+        if event.tool_calls or self._deltas:
+            ended = self._ended_calls(event)
+            calls, unread = read_calls(ended, self._num_calls)
+            self._num_calls += len(ended)
             text += unread
         logprobs = self._logprobs(event.tokens, event.finish_reason)
         if not (text or event.reasoning or calls or logprobs):
@@ -213,6 +216,16 @@ class OllamaEncoder(Encoder):
 
     def _line(self, value: object) -> bytes:
         return jsonline(_ENCODER.encode(value))
+
+    def _ended_calls(self, event: GenerationEvent) -> tuple[ToolCall, ...]:
+        """The calls that are whole now, because another one has begun or nothing follows."""
+        self._deltas += event.tool_calls
+        growing = self._deltas[-1].index if event.finish_reason is None else None
+        if self._deltas[0].index == growing:
+            return ()
+        whole = [delta for delta in self._deltas if delta.index != growing]
+        self._deltas = [delta for delta in self._deltas if delta.index == growing]
+        return joined_calls(whole)
 
     def _count(self, prompt: PromptInfo | None, tokens: Sequence[TokenOutput]) -> None:
         if prompt is not None:
@@ -258,37 +271,6 @@ class OllamaEncoder(Encoder):
         top_n = self._top_logprobs
         shown = tokens[:-1] if finish in (FinishReason.EOS, FinishReason.STOP_TOKEN) else tokens
         return UNSET if top_n is None or not shown else [_logprob(token, top_n) for token in shown]
-
-
-class _OpenCalls:
-    """The tool calls of a stream, each sent when it is whole."""
-
-    def __init__(self) -> None:
-        self._open: ToolCall | None = None
-        self._arguments: list[str] = []
-        self.num_told = 0
-
-    @property
-    def is_open(self) -> bool:
-        return self._open is not None
-
-    def push(self, deltas: Sequence[ToolCallDelta], *, is_last: bool) -> list[ToolCall]:
-        """The calls that end with these pieces: because another one begins, or nothing follows."""
-        ended: list[ToolCall] = []
-        for delta in deltas:
-            if delta.name is not None:
-                ended += self._close()
-                self._open = ToolCall(delta.id or "", delta.name, "")
-            self._arguments.append(delta.arguments)
-        if is_last:
-            ended += self._close()
-        self.num_told += len(ended)
-        return ended
-
-    def _close(self) -> list[ToolCall]:
-        call, arguments = self._open, "".join(self._arguments)
-        self._open, self._arguments = None, []
-        return [] if call is None else [ToolCall(call.id, call.name, arguments)]
 
 
 def read_calls(calls: Sequence[ToolCall], num_before: int = 0) -> tuple[list[OllamaCall], str]:
