@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.json_body import NotJson, check_fields, decode_json
+from dragoman.server.timings import ShownTimings, ToldProgress
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits, SamplingParams, TraceContext
 
 T = TypeVar("T")
@@ -179,17 +180,24 @@ class Encoder(Protocol):
     def end(self) -> bytes:
         return b""
 
+    def keep_alive(self, head: Head) -> bytes:
+        """The bytes for a silent stream; b"" where every byte would be part of the answer."""
+        return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """Show them in the answer; False if it has no room."""
+        return False
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """The progress of the prompts, before a stream's first event; b"" if it has no room for that."""
+        return b""
+
     def stream_error(self, error: ServerError) -> bytes | None:
         """The stream's last bytes for an error; None = cut the connection without a final chunk."""
         ...
 
     def trailers(self) -> Sequence[tuple[str, str]]:
         return ()
-
-
-@runtime_checkable
-class KeepingAlive(Protocol):
-    def keep_alive(self) -> bytes: ...
 
 
 class Runner(Protocol):

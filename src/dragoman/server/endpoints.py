@@ -33,7 +33,6 @@ from dragoman.server.responder import (
     as_server_error,
     cancel_all,
     error_reply,
-    pulse_of,
     respond,
     run_unless_gone,
     send_streamed,
@@ -441,7 +440,7 @@ class _Waiting:
             return
         if not self._exchange.is_started:
             head = call.encoder.head([])
-            self._pulse = pulse_of(call.encoder, head)
+            self._pulse = call.encoder.keep_alive(head)
             if not self._pulse:
                 self._call = None  # every byte would be part of the answer
                 return

@@ -27,17 +27,13 @@ from dragoman.errors import (
     WrongMethod,
 )
 from dragoman.server.api import (
-    SSE_COMMENT,
-    SSE_MEDIA_TYPE,
     Call,
     CallSwitches,
     Dialect,
-    Encoder,
     ErrorTeller,
     Head,
     HttpCall,
     IndexedEvent,
-    KeepingAlive,
     Opening,
     Reply,
     Runner,
@@ -51,9 +47,7 @@ from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import (
     NO_TIMINGS,
     TIMINGS_HEADER,
-    ProgressEncoder,
     ShownTimings,
-    TimedEncoder,
     ToldProgress,
     progress_of,
 )
@@ -245,12 +239,11 @@ class _Quiet:
     def __init__(self, running: CallEvents, call: Call, head: Head, keep_alive_s: float) -> None:
         self._call = call
         self._service = running.service
-        self._pulse = pulse_of(call.encoder, head) if keep_alive_s else b""
+        self._pulse = call.encoder.keep_alive(head) if keep_alive_s else b""
         self._silence = _Silence(keep_alive_s, running.wake) if self._pulse else None
-        asks = call.wants_progress and isinstance(call.encoder, ProgressEncoder)
-        self._ticks = _Silence(PROGRESS_S, running.wake) if asks else None
+        self._ticks = _Silence(PROGRESS_S, running.wake) if call.wants_progress else None
         self._told: ToldProgress | None = None
-        if asks:
+        if call.wants_progress:
             self._look()  # so that the engine measures for the first tick
 
     def spoke(self) -> None:
@@ -265,9 +258,10 @@ class _Quiet:
         if self._ticks is not None and self._ticks.is_due:
             self._ticks.spoke()
             told = self._look()
-            if told is not None and told != self._told and isinstance(self._call.encoder, ProgressEncoder):
+            if told is not None and told != self._told:
                 self._told = told
-                return self._call.encoder.progress(told)
+                if progress := self._call.encoder.progress(told):
+                    return progress
         return self._pulse if self._silence is not None and self._silence.is_due else b""
 
     def _look(self) -> ToldProgress | None:
@@ -277,13 +271,6 @@ class _Quiet:
         for timer in (self._silence, self._ticks):
             if timer is not None:
                 timer.close()
-
-
-def pulse_of(encoder: Encoder, head: Head) -> bytes:
-    """The bytes for a silent stream; b"" where every byte would be part of the answer."""
-    if isinstance(encoder, KeepingAlive):
-        return encoder.keep_alive()
-    return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
 
 
 def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
@@ -301,8 +288,7 @@ def _show_timings(call: Call) -> ShownTimings:
         return NO_TIMINGS
     measure = measure_of(record, [request.request_id for request in call.requests])
     shown = ShownTimings(measure, sum(request.sampling.n for request in call.requests))
-    encoder = call.encoder
-    return NO_TIMINGS if isinstance(encoder, TimedEncoder) and encoder.show_timings(shown) else shown
+    return NO_TIMINGS if call.encoder.show_timings(shown) else shown
 
 
 def _timings_fields(beside: ShownTimings) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import ceil
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -68,15 +68,6 @@ class ShownTimings:
 NO_TIMINGS = ShownTimings()
 
 
-@runtime_checkable
-class TimedEncoder(Protocol):
-    """An encoder whose answers may have room for timings."""
-
-    def show_timings(self, timings: ShownTimings) -> bool:
-        """Show them in the answer; False if this one has no room."""
-        ...
-
-
 class ToldProgress(msgspec.Struct, frozen=True):
     """Counts of tokens, and milliseconds. Of several prompts: sums of counts, and the longest times."""
 
@@ -86,13 +77,6 @@ class ToldProgress(msgspec.Struct, frozen=True):
     time_ms: Annotated[int, Meta(description="since the first of them was read")]
     ahead: Annotated[int, Meta(description="requests that begin before")]
     expected_ms: Annotated[int | None, Meta(description="until the first token, by forecast; null = not known")]
-
-
-@runtime_checkable
-class ProgressEncoder(Protocol):
-    """An encoder whose streams have room for progress, before the first event."""
-
-    def progress(self, told: ToldProgress) -> bytes: ...
 
 
 def progress_of(service: object, request_ids: Iterable[str]) -> ToldProgress | None:

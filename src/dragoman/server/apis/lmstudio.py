@@ -58,7 +58,7 @@ from dragoman.server.model_facts import UNLOADED, ModelFacts, facts_of_all, fact
 from dragoman.server.observation.record import current_measure
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
 from dragoman.server.security.callers import Scope
-from dragoman.server.timings import ProgressEncoder, ShownTimings, TimedEncoder, ToldProgress
+from dragoman.server.timings import ShownTimings, ToldProgress
 from dragoman.types import FinishReason, GenerationEvent, GenerationRequest, GenerationResult
 
 # --- additions to answers, and the list -------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class _StatsEncoder(Encoder):
         self._calls_tools = False
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        return isinstance(self._inner, TimedEncoder) and self._inner.show_timings(timings)
+        return self._inner.show_timings(timings)
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         sequence = results[0].sequences[0]
@@ -208,7 +208,7 @@ class _StatsEncoder(Encoder):
         return self._inner.event(request_index, event)
 
     def progress(self, told: ToldProgress) -> bytes:
-        return self._inner.progress(told) if isinstance(self._inner, ProgressEncoder) else b""
+        return self._inner.progress(told)
 
     def end(self) -> bytes:
         last = self._inner.end()

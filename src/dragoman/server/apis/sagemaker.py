@@ -61,7 +61,7 @@ from dragoman.server.descriptions import (
     parameter,
 )
 from dragoman.server.operations import Api, GenerateOperation, Server
-from dragoman.server.timings import ShownTimings, TimedEncoder
+from dragoman.server.timings import ShownTimings
 from dragoman.types import GenerationEvent, GenerationResult
 
 MODEL_ERROR = 424  # InvokeEndpoint's ModelError
@@ -141,14 +141,14 @@ class SageMakerDialect:
         return reply if isinstance(error, UnknownPath | WrongMethod) else model_error(reply)
 
 
-class _Encoder:
+class _Encoder(Encoder):
     def __init__(self, inner: Encoder, headers: Mapping[str, str], is_stream: bool) -> None:
         self._inner = inner
         self._headers = headers
         self._is_stream = is_stream
 
     def show_timings(self, timings: ShownTimings) -> bool:
-        return isinstance(self._inner, TimedEncoder) and self._inner.show_timings(timings)
+        return self._inner.show_timings(timings)
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         return _wrapped_reply(self._inner.full(results), self._headers, is_stream=self._is_stream)

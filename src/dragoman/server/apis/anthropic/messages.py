@@ -259,7 +259,7 @@ class MessagesEncoder(Encoder):
     def stream_error(self, error: ServerError) -> bytes:
         return _framed(error_body(error, self._request.request_id))
 
-    def keep_alive(self) -> bytes:
+    def keep_alive(self, head: Head) -> bytes:
         return _framed(Ping())
 
     # --- whole ------------------------------------------------------------------------------------------------------
