@@ -49,7 +49,7 @@ from dragoman.server.apis.anthropic.request import (
     refuse_unoffered,
     thinking_kwargs,
 )
-from dragoman.server.apis.openai_wire.common import Reading, TextChunk, name_in_answer
+from dragoman.server.apis.openai_wire.common import Reading, TextChunk, UsageCounter, name_in_answer
 from dragoman.server.apis.openai_wire.conversation import ToolUse
 from dragoman.server.apis.openai_wire.fields import check_bounds, decode_object, read_struct
 from dragoman.server.apis.openai_wire.sampling import shared_body, shared_request
@@ -60,7 +60,6 @@ from dragoman.types import (
     GenerationRequest,
     GenerationResult,
     Limits,
-    PromptInfo,
     SequenceResult,
     ToolCallDelta,
 )
@@ -211,8 +210,7 @@ class MessagesEncoder(Encoder):
         self._headers = {REQUEST_ID: request.request_id}
         # Without, thinking blocks come without their text.
         self._shows_thinking = body.thinking is None or body.thinking.display != "omitted"
-        self._prompt: PromptInfo | None = None
-        self._num_cached = self._num_output = 0
+        self._counter = UsageCounter(has_details=True)
         self._is_begun = self._is_calling = False
         self._block = ""  # the kind of the block that is open, "" = none is
         self._index = -1  # of the last block that was begun
@@ -224,7 +222,7 @@ class MessagesEncoder(Encoder):
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         [result] = results
         [sequence] = result.sequences
-        self._count(result.prompt, len(sequence.tokens), 0)
+        self._counter.of(results)
         blocks = self._blocks(sequence)
         stop = self._stop(sequence.finish_reason, sequence.stop_match)
         message = self._message(blocks, stop.stop_reason, stop.stop_sequence)
@@ -234,7 +232,7 @@ class MessagesEncoder(Encoder):
         return Head(SSE_MEDIA_TYPE, headers=self._headers)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        self._count(event.prompt, len(event.tokens), event.num_cached_tokens)
+        self._counter.add(event)
         plain = event.content and not (event.reasoning or event.tool_calls or event.finish_reason)
         if plain and self._block == "text" and self._text_chunk is not None:  # as nearly always
             return self._text_chunk.frame(event.content)
@@ -280,25 +278,19 @@ class MessagesEncoder(Encoder):
         name = f"msg_{self._request.request_id}"
         return AnthropicMessage(name, "assistant", self._model, blocks, stop, stop_sequence, self._usage())
 
-    def _count(self, prompt: PromptInfo | None, num_tokens: int, num_cached: int) -> None:
-        self._num_output += num_tokens
-        self._num_cached += num_cached
-        if prompt is not None:
-            self._prompt = prompt
-            self._num_cached += prompt.num_cached_tokens
-
     def _usage(self) -> MessagesUsage:
-        num_prompt = 0 if self._prompt is None else len(self._prompt.token_ids)
-        num_kept = 0 if self._prompt is None else self._prompt.num_kept_tokens
-        num_written = max(0, num_kept - self._num_cached)
-        num_new = num_prompt - self._num_cached - num_written
+        counter = self._counter
+        num_cached, num_written = counter.num_cached_tokens, counter.num_written_tokens
+        num_new = counter.num_prompt_tokens - num_cached - num_written
         is_long = self._request.cache_keep_s == TTLS["1h"]
         written = CacheCreation(0, num_written) if is_long else CacheCreation(num_written)
-        return MessagesUsage(num_new, num_written, self._num_cached, self._num_output, written)
+        return MessagesUsage(num_new, num_written, num_cached, counter.num_completion_tokens, written)
 
     def _stop(self, reason: FinishReason, match: str | int | None) -> Stopped:
         if reason in _CUT_SHORT:
-            has_all = reason is FinishReason.ABORT or self._num_output >= (self._request.max_tokens or 0)
+            has_all = reason is FinishReason.ABORT or self._counter.num_completion_tokens >= (
+                self._request.max_tokens or 0
+            )
             return Stopped("max_tokens" if has_all else "model_context_window_exceeded", None)
         if self._is_calling:
             return Stopped("tool_use", None)

@@ -71,18 +71,27 @@ class UsageCounter:
     def __init__(self, *, has_details: bool, has_reasoning: bool = False) -> None:
         self._has_details = has_details
         self._has_reasoning = has_reasoning
-        self._num_prompt_tokens = 0
-        self._num_cached_tokens = 0
-        self._num_kept_tokens = 0
-        self._num_completion_tokens = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_kept_tokens = 0
+        self.num_completion_tokens = 0
         self._counted: dict[int, int] = {}  # by sequence: all of its tokens, where reasoning is counted
         self._reasoning: dict[int, int] = {}  # by sequence
 
+    @property
+    def num_written_tokens(self) -> int:
+        """Tokens of the prompts that are kept since this call; those that were found in the cache are not."""
+        return max(0, self.num_kept_tokens - self.num_cached_tokens)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return sum(self._reasoning.values())
+
     def add(self, event: GenerationEvent) -> None:
         num_tokens = len(event.tokens)
-        self._num_completion_tokens += num_tokens
+        self.num_completion_tokens += num_tokens
         if event.num_cached_tokens:
-            self._num_cached_tokens += event.num_cached_tokens
+            self.num_cached_tokens += event.num_cached_tokens
         if event.prompt is not None:
             self._add_prompt(event.prompt)
         if self._has_reasoning:
@@ -93,7 +102,7 @@ class UsageCounter:
     def of(self, results: Sequence[GenerationResult]) -> Usage:
         """The usage of a call that does not stream."""
         for result in results:
-            self._num_completion_tokens += result.num_completion_tokens
+            self.num_completion_tokens += result.num_completion_tokens
             self._add_prompt(result.prompt)
             if self._has_reasoning:
                 for sequence in result.sequences:
@@ -101,22 +110,19 @@ class UsageCounter:
         return self.usage()
 
     def usage(self) -> Usage:
+        written = self.num_written_tokens if self.num_kept_tokens else UNSET
         return Usage(
-            self._num_prompt_tokens,
-            self._num_completion_tokens,
-            self._num_prompt_tokens + self._num_completion_tokens,
-            self._details() if self._has_details else UNSET,
-            ReasoningTokens(sum(self._reasoning.values())) if self._has_reasoning else UNSET,
+            self.num_prompt_tokens,
+            self.num_completion_tokens,
+            self.num_prompt_tokens + self.num_completion_tokens,
+            CachedTokens(self.num_cached_tokens, written) if self._has_details else UNSET,
+            ReasoningTokens(self.num_reasoning_tokens) if self._has_reasoning else UNSET,
         )
 
     def _add_prompt(self, prompt: PromptInfo) -> None:
-        self._num_prompt_tokens += len(prompt.token_ids)
-        self._num_cached_tokens += prompt.num_cached_tokens
-        self._num_kept_tokens += prompt.num_kept_tokens
-
-    def _details(self) -> CachedTokens:
-        num_cached, num_kept = self._num_cached_tokens, self._num_kept_tokens
-        return CachedTokens(num_cached, max(0, num_kept - num_cached) if num_kept else UNSET)
+        self.num_prompt_tokens += len(prompt.token_ids)
+        self.num_cached_tokens += prompt.num_cached_tokens
+        self.num_kept_tokens += prompt.num_kept_tokens
 
 
 def _num_reasoning_tokens(sequence: SequenceResult) -> int:

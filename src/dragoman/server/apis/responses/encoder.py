@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from dragoman.errors import Cancelled, ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, SSE_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, sse
-from dragoman.server.apis.openai_wire.common import Usage, UsageCounter, end_of, json_logprob, num_tokens_within
+from dragoman.server.apis.openai_wire.common import UsageCounter, end_of, json_logprob, num_tokens_within
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.apis.responses import schema
 from dragoman.server.apis.responses.items import new_item_id
@@ -122,12 +121,11 @@ class ResponseEncoder(Encoder):
         for sequence in result.sequences:
             items += self._items_of(sequence, len(items))
         cuts = (sequence.finish_reason for sequence in result.sequences if is_cut_short(sequence.finish_reason))
-        response = self._ended(items, usage_of(self._usage.of(results)), next(cuts, None))
+        self._usage.of(results)
+        response = self._ended(items, next(cuts, None))
         return Reply(200, _ENCODER.encode(response), JSON_MEDIA_TYPE)
 
-    def _ended(
-        self, items: list[schema.OutputItem], usage: schema.ResponseUsage, cut_by: FinishReason | None
-    ) -> schema.Response:
+    def _ended(self, items: list[schema.OutputItem], cut_by: FinishReason | None) -> schema.Response:
         details = None
         if cut_by is not None:
             reason = "repetition" if cut_by is FinishReason.REPETITION else self._profile.too_long
@@ -138,7 +136,7 @@ class ResponseEncoder(Encoder):
             completed_at=None if cut_by else int(self._clock()),
             incomplete_details=details,
             output=items,
-            usage=usage,
+            usage=usage_of(self._usage),
         )
         self._when_ended(response)
         return response
@@ -202,7 +200,7 @@ class ResponseEncoder(Encoder):
             self._open_message()
         status: schema.ItemStatus = "incomplete" if self._cut_by else "completed"
         self._close(status)
-        response = self._ended(self._items, usage_of(self._usage.usage()), self._cut_by)
+        response = self._ended(self._items, self._cut_by)
         self._tell(f"response.{status}", schema.ResponseEvent, response)
         return self._taken() + self._mark()
 
@@ -216,7 +214,7 @@ class ResponseEncoder(Encoder):
             status="cancelled" if isinstance(error, Cancelled) else "failed",
             error=failure_of(error),
             output=[*self._items, *([] if self._open is None else [self._item(self._open, "incomplete")])],
-            usage=usage_of(self._usage.usage()),
+            usage=usage_of(self._usage),
         )
         self._when_ended(response)
         self._tell("response.failed", schema.ResponseEvent, response)
@@ -366,17 +364,13 @@ def call_item(item_id: str, call: ToolCall, status: schema.ItemStatus) -> schema
     return schema.FunctionCallItem(item_id, call.id, call.name, call.arguments, status)
 
 
-def usage_of(counted: Usage) -> schema.ResponseUsage:
-    cached, reasoning = counted.prompt_tokens_details, counted.completion_tokens_details
-    assert cached is not UNSET
-    assert reasoning is not UNSET
-    written = 0 if cached.cache_write_tokens is UNSET else cached.cache_write_tokens
+def usage_of(counter: UsageCounter) -> schema.ResponseUsage:
     return schema.ResponseUsage(
-        counted.prompt_tokens,
-        schema.InputTokensDetails(cached.cached_tokens, written),
-        counted.completion_tokens,
-        schema.OutputTokensDetails(reasoning.reasoning_tokens),
-        counted.total_tokens,
+        counter.num_prompt_tokens,
+        schema.InputTokensDetails(counter.num_cached_tokens, counter.num_written_tokens),
+        counter.num_completion_tokens,
+        schema.OutputTokensDetails(counter.num_reasoning_tokens),
+        counter.num_prompt_tokens + counter.num_completion_tokens,
     )
 
 
