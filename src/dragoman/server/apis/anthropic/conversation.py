@@ -22,7 +22,7 @@ from dragoman.server.apis.anthropic.request import (
     PromptBody,
     ToolWish,
 )
-from dragoman.server.apis.openai_wire.conversation import ToolUse, tools_passed_over
+from dragoman.server.apis.openai_wire.conversation import ToolUse, used_tools
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.tokenizer.message_content import PART_SEPARATOR
@@ -276,19 +276,15 @@ def refuse_built_in(raw: Mapping[str, Any]) -> None:
 def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
     """The tools and the choice; `raw` is the body as sent, whose schemas keep their order. Raises: InvalidRequest."""
     sent: Sequence[Mapping[str, Any]] = raw.get("tools", ()) if body.tools else ()
-    functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(sent)]
+    functions = {f"tools[{i}]": _function(tool, f"tools[{i}]") for i, tool in enumerate(sent)}
     names: list[str] = []
-    for position, function in enumerate(functions):
+    for place, function in functions.items():
         if function["name"] in names:
-            message = f"tools[{position}].name must differ from those of other tools, got {shown(function['name'])}"
-            raise ANTHROPIC.fault(f"tools[{position}].name", "value", message)
+            message = f"{place}.name must differ from those of other tools, got {shown(function['name'])}"
+            raise ANTHROPIC.fault(f"{place}.name", "value", message)
         names.append(function["name"])
     wish, name = _wish(body.tool_choice or ToolWish(type="auto"), names)
-    tools = tuple({"type": "function", "function": function} for function in functions)
-    if wish == "none":
-        return ToolUse((), wish, name)
-    places = {f"tools[{i}]": function for i, function in enumerate(functions)}
-    return ToolUse(tools, wish, name, tools_passed_over(places, ANTHROPIC, "input_schema"))
+    return used_tools(functions, wish, name, ANTHROPIC, "input_schema")
 
 
 def has_parallel_calls(body: PromptBody) -> bool:

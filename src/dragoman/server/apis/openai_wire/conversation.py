@@ -251,12 +251,9 @@ def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUs
     if body.functions or body.function_call is not None:
         return _function_use(body, raw.get("functions", []) if body.functions else [], profile)
     raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", []) if body.tools else []  # the text "null" is none
-    tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
-    choice, name = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
-    if choice == "none":
-        return ToolUse((), choice, name)
-    places = {f"tools[{i}].function": tool["function"] for i, tool in enumerate(tools)}
-    return ToolUse(tools, choice, name, tools_passed_over(places, profile))
+    functions = {f"tools[{i}].function": _function(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools)}
+    choice, name = _tool_choice(body.tool_choice, [one["name"] for one in functions.values()], profile)
+    return used_tools(functions, choice, name, profile)
 
 
 def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
@@ -265,19 +262,40 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
         if getattr(body, name):
             legacy = "functions" if body.functions else "function_call"
             raise profile.conflict(legacy, name)
-    functions = [checked_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
-    tools = tuple({"type": "function", "function": function} for function in functions)
-    names, choice = [function["name"] for function in functions], body.function_call
-    passed_over = tools_passed_over({f"functions[{i}]": one for i, one in enumerate(functions)}, profile)
+    places = [f"functions[{i}]" for i in range(len(raw_functions))]
+    functions = {place: checked_function(one, place, profile) for place, one in zip(places, raw_functions, strict=True)}
+    choice = body.function_call
     if isinstance(choice, NamedFunction):
-        if choice.name not in names:
+        if choice.name not in [function["name"] for function in functions.values()]:
             raise profile.wrong("function_call.name", "one of functions", choice.name)
-        return ToolUse(tools, "named", choice.name, passed_over)
+        return used_tools(functions, "named", choice.name, profile)
     if choice not in (None, "none", "auto"):
         raise profile.wrong("function_call", "none, auto or a function", choice)
-    if not tools:
-        return ToolUse((), None)
-    return ToolUse((), "none") if choice == "none" else ToolUse(tools, "auto", "", passed_over)
+    wish: ToolChoice = "none" if choice == "none" else "auto"
+    return used_tools(functions, wish if functions else None, "", profile)
+
+
+def used_tools(
+    functions: Mapping[str, Mapping[str, Any]],
+    choice: ToolChoice | None,
+    called_tool: str,
+    profile: Profile,
+    schema_field: str = "parameters",
+) -> ToolUse:
+    """The use of these functions, by their places in the body, of which none is shown if none may be called.
+
+    `schema_field`: where a function's schema is below its place. Raises: InvalidParameter for a strict one's schema of
+    which a part is not enforced.
+    """
+    if choice == "none":
+        return ToolUse((), choice, called_tool)
+    passed_over: dict[str, str] = {}
+    for path, function in functions.items():
+        is_strict = function.get("strict") in (True, "true")
+        place, schema, of = f"{path}.{schema_field}", function.get("parameters", {}), f" of tool {function['name']}"
+        passed_over |= parts_passed_over(place, schema, profile, of=of, is_strict=is_strict, has_faults=True)
+    tools = tuple({"type": "function", "function": function} for function in functions.values())
+    return ToolUse(tools, choice, called_tool, passed_over)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -374,11 +392,11 @@ def parsed_arguments(text: str) -> Any:
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
-    """The tool as the client wrote it, without nulls; types were checked with the body."""
+def _function(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+    """The function as the client wrote it, without nulls; types were checked with the body."""
     if (tool.get("type") or "function") != "function":
         raise profile.wrong(f"{path}.type", "function", tool["type"])
-    return {"type": "function", "function": checked_function(tool["function"], f"{path}.function", profile)}
+    return checked_function(tool["function"], f"{path}.function", profile)
 
 
 def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
@@ -392,18 +410,6 @@ def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> di
         message = f"{path}.parameters must be a JSON schema: {problem}"
         raise profile.fault(f"{path}.parameters", "value", message)
     return function
-
-
-def tools_passed_over(
-    functions: Mapping[str, Mapping[str, Any]], profile: Profile, schema_field: str = "parameters"
-) -> dict[str, str]:
-    """The parts of the functions' schemas that are not enforced, by place, with the reason. Raises: InvalidParameter."""
-    found: dict[str, str] = {}
-    for path, function in functions.items():
-        is_strict = function.get("strict") in (True, "true")
-        place, schema, of = f"{path}.{schema_field}", function.get("parameters", {}), f" of tool {function['name']}"
-        found |= parts_passed_over(place, schema, profile, of=of, is_strict=is_strict, has_faults=True)
-    return found
 
 
 def _tool_choice(

@@ -19,7 +19,7 @@ from dragoman.server.apis.openai_wire.conversation import (
     ToolUse,
     checked_function,
     plain_choice,
-    tools_passed_over,
+    used_tools,
 )
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
@@ -319,19 +319,15 @@ def _unknown_inside(raw: Mapping[str, Any]) -> list[str]:
 def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse:
     sent = body.tools or []
     check_count("tools", len(sent), limits.max_tools, profile)
-    tools = tuple(_tool(tool, f"tools[{position}]", profile) for position, tool in enumerate(sent))
-    places = {tool["function"]["name"]: _place(sent[i], f"tools[{i}]") for i, tool in enumerate(tools)}
-    names = [tool["function"]["name"] for tool in tools]
+    functions = {_place(tool, f"tools[{i}]"): _function(tool, f"tools[{i}]", profile) for i, tool in enumerate(sent)}
+    names = [function["name"] for function in functions.values()]
     choice = body.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed, choice = _allowed(choice, names, profile)
-        tools = tuple(tool for tool in tools if tool["function"]["name"] in allowed)
-        names = [tool["function"]["name"] for tool in tools]
+        functions = {place: function for place, function in functions.items() if function["name"] in allowed}
+        names = [function["name"] for function in functions.values()]
     wish, name = _wish(choice, names, profile)
-    if wish == "none":
-        return ToolUse((), wish, name)
-    functions = {places[tool["function"]["name"]]: tool["function"] for tool in tools}
-    return ToolUse(tools, wish, name, tools_passed_over(functions, profile))
+    return used_tools(functions, wish, name, profile)
 
 
 def _place(tool: Mapping[str, Any], path: str) -> str:
@@ -339,7 +335,7 @@ def _place(tool: Mapping[str, Any], path: str) -> str:
     return path if tool.get("function") is None else f"{path}.function"
 
 
-def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+def _function(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
     kind = tool.get("type")
     if kind not in (None, "function"):
         message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
@@ -357,7 +353,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
         if value is not None and not isinstance(value, kinds):
             raise profile.wrong(f"{path}.{name}", words, value, "type")
     own = {name: function[name] for name in TOOL_FIELDS if name in function}
-    return {"type": "function", "function": checked_function(own, path, profile)}
+    return checked_function(own, path, profile)
 
 
 _STRICT = ("strict", bool, "true or false")
