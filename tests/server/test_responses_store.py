@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.errors import NotFound
 from dragoman.server.apis.responses.schema import Response, ToldFormat, ToldReasoning, ToldText
-from dragoman.server.apis.responses.store import ResponseDisk, ResponseDocument, ResponseStore, Running, StoreLimits
+from dragoman.server.apis.responses.store import ResponseDisk, ResponseDocument, ResponseStore, StoreLimits
 
 ITEMS = ({"type": "message", "id": "msg_mine", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},)
 
@@ -40,7 +40,7 @@ def response_of(response_id: str, *, is_stored: bool = True) -> Response:
 def keep(store: ResponseStore, caller: str = "", text: str = "", *, is_stored: bool = True) -> str:
     """Make and end a response; its id."""
     response = response_of(store.new_id(caller, is_stored=is_stored), is_stored=is_stored)
-    store.begin(Running(response, ITEMS, caller, "call"))
+    store.begin(ResponseDocument.begun(response, ITEMS, caller, "call"))
     store.end(response, [{"type": "message", "id": f"msg_{response.id[5:]}o0", "text": text}])
     return response.id
 
@@ -145,7 +145,7 @@ def test_a_running_response_is_its_caller_s_and_only_while_its_call_runs() -> No
     calls = ["call"]
     store = ResponseStore(running_calls=lambda: calls)
     response = response_of(store.new_id("alice", is_stored=True))
-    running = Running(response, ITEMS, "alice", "call")
+    running = ResponseDocument.begun(response, ITEMS, "alice", "call")
     store.begin(running)
     assert store.running(response.id, "alice") is running
     assert store.running(response.id, "bob") is None
@@ -156,14 +156,14 @@ def test_a_running_response_is_its_caller_s_and_only_while_its_call_runs() -> No
 def test_calls_that_ended_without_a_word_are_forgotten() -> None:
     store = ResponseStore()
     for number in range(500):
-        store.begin(Running(response_of(store.new_id("", is_stored=True)), ITEMS, "", f"call-{number}"))
+        store.begin(ResponseDocument.begun(response_of(store.new_id("", is_stored=True)), ITEMS, "", f"call-{number}"))
     assert len(vars(store)["_running"]) < 100
 
 
 def test_an_end_is_told_once() -> None:
     store = ResponseStore()
     response = response_of(store.new_id("", is_stored=True))
-    store.begin(Running(response, ITEMS, "", "call"))
+    store.begin(ResponseDocument.begun(response, ITEMS, "", "call"))
     cancelled: Any = response_of(response.id)
     cancelled.status = "cancelled"
     store.end(cancelled, [])

@@ -5,7 +5,7 @@ On the event loop. Source: OpenAI API reference, responses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -61,7 +61,7 @@ from dragoman.server.apis.responses.schema import (
     Response,
     ResponseFailure,
 )
-from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, set_asking
+from dragoman.server.apis.responses.store import Asking, ResponseDocument, ResponseStore, set_asking
 from dragoman.server.batches.desk import PageNames, in_order, page_of
 from dragoman.server.descriptions import (
     BOOLEAN,
@@ -124,8 +124,7 @@ async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
     _check_include(http.query)
     response_id = http.path_params["response_id"]
     store = await ResponseStore.found(server)
-    running = store.running(response_id, http.caller)
-    response = store.get(response_id, http.caller).response if running is None else running.response
+    response = store.known(response_id, http.caller).response
     after = _after(http.query)
     if http.query.get("stream", "").lower() not in ("true", "1"):
         if after is not None:
@@ -162,7 +161,7 @@ async def cancel(http: HttpCall, server: Server) -> Response:
     )
 
 
-def _end(running: Running, store: ResponseStore, server: Server) -> Response:
+def _end(running: ResponseDocument, store: ResponseStore, server: Server) -> Response:
     server.watch.cancel(running.call_id)
     failure = ResponseFailure("server_error", "the response was cancelled")
     response = msgspec.structs.replace(running.response, status="cancelled", error=failure)
@@ -173,8 +172,7 @@ def _end(running: Running, store: ResponseStore, server: Server) -> Response:
 async def input_items(http: HttpCall, server: Server) -> ItemList:
     _check_include(http.query)
     store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
-    running = store.running(response_id, http.caller)
-    items: Sequence[Item] = store.get(response_id, http.caller).items if running is None else running.items
+    items = store.known(response_id, http.caller).items
     found = in_order([dict(item) for item in items], http.query)
     page, has_more = page_of(found, http.query, PAGE, itemgetter("id"))
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)

@@ -16,7 +16,7 @@ import msgspec
 from dragoman.server.api import SSE_MEDIA_TYPE, Head, Reply, StreamedReply
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.apis.responses.schema import ResponseFailure
-from dragoman.server.apis.responses.store import Asking, Running
+from dragoman.server.apis.responses.store import Asking, ResponseDocument
 from dragoman.server.http.exchange import Exchange, Message
 from dragoman.server.operations import Proceed
 
@@ -87,7 +87,7 @@ class Backgrounds:
         if not begun.done() or run.status >= 400:
             await task
             return Reply(run.status, bytes(run.body), run.media_type)
-        running: Running = begun.result()
+        running: ResponseDocument = begun.result()
         self._keep(running.response.id, run)
         if not asking.is_streamed:
             queued = msgspec.structs.replace(running.response, status="queued")

@@ -38,7 +38,7 @@ from dragoman.server.apis.responses.request import (
     top_logprobs,
 )
 from dragoman.server.apis.responses.schema import Response, ToldFormat, ToldReasoning, ToldText
-from dragoman.server.apis.responses.store import Asking, Item, ResponseStore, Running, current_asking
+from dragoman.server.apis.responses.store import Asking, Item, ResponseDocument, ResponseStore, current_asking
 from dragoman.server.generation.tokenizing_service import TokenizingService, tokenizing_service
 from dragoman.types import ChatPrompt, GenerationRequest
 
@@ -147,7 +147,7 @@ class ResponsesDialect:
         body, request = parsed.body, parsed.request
         if asking.fitted is not None:
             request = msgspec.structs.replace(request, prompt=asking.fitted)
-        running = Running(parsed.response, parsed.items, http.caller, http.request_id)
+        running = ResponseDocument.begun(parsed.response, parsed.items, http.caller, http.request_id)
         asking.begin(running, is_streamed=bool(body.stream))
         ended = partial(_keep, asking.store)
         encoder = ResponseEncoder(parsed.response, self._profile, parsed.logprobs, self._clock, ended)

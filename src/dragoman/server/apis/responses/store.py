@@ -31,6 +31,9 @@ from dragoman.types import ChatPrompt
 
 _SECRET_BYTES = 32
 
+Item = Mapping[str, Any]
+"""An item as it goes over the wire; never changed."""
+
 logger = logging.getLogger("dragoman.server")
 
 
@@ -38,7 +41,7 @@ logger = logging.getLogger("dragoman.server")
 
 
 class ResponseDocument(msgspec.Struct, frozen=True):
-    """A response as it is kept. `used_s`: seconds since the epoch. `has_ended` False = it is made in the background."""
+    """A response as it is kept. `used_s`: seconds since the epoch. `has_ended` False = the call `call_id` makes it."""
 
     id: str
     owner: str
@@ -46,7 +49,13 @@ class ResponseDocument(msgspec.Struct, frozen=True):
     has_ended: bool
     response: Response
     items: tuple[dict[str, Any], ...]
-    output: tuple[dict[str, Any], ...]
+    output: tuple[dict[str, Any], ...] = ()
+    call_id: str = ""
+
+    @classmethod
+    def begun(cls, response: Response, items: Collection[Item], owner: str, call_id: str) -> ResponseDocument:
+        made_of = tuple(dict(item) for item in items)
+        return cls(response.id, owner, time.time(), False, response, made_of, call_id=call_id)
 
 
 class ResponseDisk:
@@ -98,9 +107,6 @@ class ResponseDisk:
         self._writer.submit(write)
 
 
-Item = Mapping[str, Any]
-"""An item as it goes over the wire; never changed."""
-
 _ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{16})")
 _ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{48})[io][0-9]+")
 _NOT_STORED = b"not stored"
@@ -120,14 +126,6 @@ class StoreLimits:
     def __str__(self) -> str:
         age = "" if self.max_age_s is None else f", each for {self.max_age_s:g} s after its last use"
         return f"at most {self.max_responses} responses of {self.max_size_bytes} bytes together are kept{age}"
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    response: Response
-    items: tuple[Item, ...]
-    caller: str
-    call_id: str
 
 
 @dataclass(slots=True)
@@ -157,7 +155,7 @@ class ResponseStore:
         self._running_calls = running_calls
         self._places: OrderedDict[str, _Place] = OrderedDict()  # the longest unused first
         self._size_bytes = 0
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, ResponseDocument] = {}
         self._reading: asyncio.Future[None] | None = None
 
     async def until_read(self) -> None:
@@ -230,16 +228,15 @@ class ResponseStore:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def begin(self, running: Running) -> None:
+    def begin(self, running: ResponseDocument) -> None:
         self._forget_ended()
-        self._running[running.response.id] = running
+        self._running[running.id] = running
         if running.response.background and self._disk is not None and self.limits.max_responses:
-            document = _document(running, running.response, (), has_ended=False)
-            self._disk.put(document, msgspec.json.encode(document))
+            self._disk.put(running, msgspec.json.encode(running))
 
-    def running(self, response_id: str, caller: str) -> Running | None:
+    def running(self, response_id: str, caller: str) -> ResponseDocument | None:
         found = self._running.get(response_id)
-        if found is None or found.caller != caller or found.call_id not in self._running_calls():
+        if found is None or found.owner != caller or found.call_id not in self._running_calls():
             return None
         return found
 
@@ -248,7 +245,8 @@ class ResponseStore:
         running = self._running.pop(response.id, None)
         if running is None or not response.store or not self.limits.max_responses:
             return
-        document = _document(running, response, output, has_ended=True)
+        told = tuple(dict(item) for item in output)
+        document = msgspec.structs.replace(running, response=response, output=told, used_s=time.time(), has_ended=True)
         encoded = msgspec.json.encode(document)
         self._expire()
         if len(encoded) > self.limits.max_size_bytes:
@@ -282,6 +280,10 @@ class ResponseStore:
         self._places.move_to_end(response_id)
         return place.document
 
+    def known(self, response_id: str, caller: str) -> ResponseDocument:
+        """The same, or the one that is being made."""
+        return self.running(response_id, caller) or self.get(response_id, caller)
+
     def delete(self, response_id: str, caller: str) -> None:
         self.get(response_id, caller)
         self._drop(response_id)
@@ -310,11 +312,6 @@ class ResponseStore:
             self._disk.drop(response_id)
 
 
-def _document(running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> ResponseDocument:
-    items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
-    return ResponseDocument(response.id, running.caller, time.time(), has_ended, response, items, told)
-
-
 # --- context of a call ------------------------------------------------------------------------------------------------
 
 
@@ -326,10 +323,10 @@ class Asking:
     server: Server | None = None
     paths: list[str] = field(default_factory=list)
     fitted: ChatPrompt | None = None
-    begun: asyncio.Future[Running] | None = None
+    begun: asyncio.Future[ResponseDocument] | None = None
     is_streamed: bool = False
 
-    def begin(self, running: Running, *, is_streamed: bool) -> None:
+    def begin(self, running: ResponseDocument, *, is_streamed: bool) -> None:
         self.store.begin(running)
         self.is_streamed = is_streamed
         if self.begun is not None:
