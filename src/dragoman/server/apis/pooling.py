@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -18,13 +18,12 @@ from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_word, unknown_names
 from dragoman.server.apis.openai_wire.pooling import (
-    CUT,
     CUT_SCHEMA,
     FORMATS,
     IGNORED_FIELDS,
-    Texts,
     TextsCall,
     TextsDialect,
+    TextsField,
     TextsOperation,
     TextUsage,
     check_token_ids,
@@ -33,7 +32,6 @@ from dragoman.server.apis.openai_wire.pooling import (
     read_cut,
     read_texts,
     texts_schema,
-    told_as,
     usage_of,
     vector_writer,
 )
@@ -46,6 +44,7 @@ from dragoman.server.pooling.base import (
     Pooled,
     PoolingKind,
     PoolingService,
+    Text,
     classifier,
     embedder,
     token_embedder,
@@ -183,15 +182,13 @@ async def _pool(call: TextsCall[PoolingBody]) -> PoolingList:
     body, task = call.body, _task(call)
     service = _SERVICES[task](call.profile)
     check_word("encoding_format", body.encoding_format, FORMATS, V1)
-    rows: Sequence[Numbers]
     if task == "classify":
-        classes = await _classes(call, service)
-        rows, num_tokens = list(classes.values), classes.num_tokens
+        made: Pooled[Any] = await _classes(call, service)
     else:
-        rows, num_tokens = await _vectors(call, service, is_of_tokens=task == "token_embed")
+        made = await _vectors(call, service, is_of_tokens=task == "token_embed")
     told = vector_writer(body.encoding_format)
-    data: Any = await encoded_arrays(rows, lambda index, row: PoolingItem(index, "pooling", told(row)))
-    return PoolingList(f"pool-{call.request_id}", "list", *_about(call), data, usage_of(num_tokens))
+    data: Any = await encoded_arrays(made.values, lambda index, row: PoolingItem(index, "pooling", told(row)))
+    return PoolingList(f"pool-{call.request_id}", "list", *_about(call), data, usage_of(made.num_tokens))
 
 
 def _idle_of_pool(call: TextsCall[PoolingBody]) -> Iterator[str]:
@@ -218,46 +215,38 @@ def _task(call: TextsCall[PoolingBody]) -> str:
     return task
 
 
-def _texts(call: TextsCall[Any]) -> Texts:
+def _texts(call: TextsCall[Any]) -> tuple[TextsField, list[Text]]:
     body = call.body
     if body.input is None and "messages" in call.raw:
         raise UnsupportedFeature("messages are not supported: send the texts as input", param="messages")
     if body.input is None:
         raise V1.missing("input")
-    given = read_texts("input", body.input, call.limits, V1)
-    check_token_ids(given.texts, body.allow_token_ids, call.profile, V1)
-    return given
+    field, texts = read_texts("input", body.input, call.limits, V1)
+    check_token_ids(texts, body.allow_token_ids, call.profile, V1)
+    return field, texts
 
 
 async def _classes(call: TextsCall[Any], service: PoolingService) -> Pooled[Numbers]:
-    body, given = call.body, _texts(call)
-    cut = read_cut(body.truncate_prompt_tokens, V1)
+    body = call.body
+    field, texts = _texts(call)
     activation = body.activation if body.use_activation is None else body.use_activation
-    with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
-        return await service.classify(
-            ClassifyRequest(
-                texts=given.texts,
-                request_id=call.request_id,
-                truncation=cut.truncation,
-                max_tokens=cut.max_tokens,
-                add_special_tokens=body.add_special_tokens is not False,
-                raw=activation is False,
-            )
-        )
+    request = ClassifyRequest(
+        texts=texts,
+        request_id=call.request_id,
+        **read_cut(body.truncate_prompt_tokens, V1),
+        add_special_tokens=body.add_special_tokens is not False,
+        raw=activation is False,
+    )
+    return await field.asked(service.classify, request)
 
 
-async def _vectors(
-    call: TextsCall[PoolingBody], service: PoolingService, *, is_of_tokens: bool
-) -> tuple[Sequence[Numbers], tuple[int, ...]]:
-    """An array for each text, and the number of its tokens."""
-    given = _texts(call)
-    request = embed_request(call, given.texts, call.body.prompt_name)
-    with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
-        if is_of_tokens:
-            made = await service.token_vectors(request)
-            return made.values, made.num_tokens
-        embedded = await service.embed(request)
-    return list(embedded.values), embedded.num_tokens
+async def _vectors(call: TextsCall[PoolingBody], service: PoolingService, *, is_of_tokens: bool) -> Pooled[Any]:
+    """An array for each text: its vector, or those of its tokens."""
+    field, texts = _texts(call)
+    request = embed_request(call, texts, call.body.prompt_name)
+    if is_of_tokens:
+        return await field.asked(service.token_vectors, request)
+    return await field.asked(service.embed, request)
 
 
 # --- the API ----------------------------------------------------------------------------------------------------------

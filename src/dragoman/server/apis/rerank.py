@@ -19,17 +19,16 @@ from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import error_shape
 from dragoman.server.apis.openai_wire.pooling import (
-    CUT,
     CUT_SCHEMA,
     IGNORED_FIELDS,
     TextsCall,
     TextsDialect,
+    TextsField,
     TextsOperation,
     TextUsage,
     read_cut,
     read_string,
     read_strings,
-    told_as,
     usage_of,
 )
 from dragoman.server.apis.openai_wire.profile import V1
@@ -108,22 +107,15 @@ class ScoreList(msgspec.Struct):
 async def _score(call: TextsCall[ScoreBody]) -> ScoreList:
     body, service = call.body, scorer(call.profile, by_similarity=True)
     first, second = names_of_sides(call.raw)
-    pairs = _pairs(call, first, second)
-    is_list = isinstance(call.raw[second], list)
-    cut = read_cut(body.truncate_prompt_tokens, V1)
     activation = body.activation if body.use_activation is None else body.use_activation
-    names = {"pairs": second, "texts": second, "max_tokens": CUT}
-    with told_as(names, lambda index: f"{second}[{index}]" if is_list else second):
-        made = await service.score(
-            ScoreRequest(
-                pairs=pairs,
-                request_id=call.request_id,
-                truncation=cut.truncation,
-                max_tokens=cut.max_tokens,
-                raw=activation is False,
-                instruction=body.instruction,
-            )
-        )
+    request = ScoreRequest(
+        pairs=_pairs(call, first, second),
+        request_id=call.request_id,
+        **read_cut(body.truncate_prompt_tokens, V1),
+        raw=activation is False,
+        instruction=body.instruction,
+    )
+    made = await TextsField(second, isinstance(call.raw[second], list)).asked(service.score, request)
     return ScoreList(
         f"score-{call.request_id}",
         "list",

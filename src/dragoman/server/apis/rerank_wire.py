@@ -18,16 +18,15 @@ from dragoman.server.api import Dialect, ModelProfile
 from dragoman.server.apis.openai_wire.describe import struct_body
 from dragoman.server.apis.openai_wire.fields import check_count, check_number, shown
 from dragoman.server.apis.openai_wire.pooling import (
-    CUT,
     CUT_SCHEMA,
     IGNORED_FIELDS,
     TextsCall,
     TextsDialect,
+    TextsField,
     TextsOperation,
     TextUsage,
     read_cut,
     read_string,
-    told_as,
     usage_of,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
@@ -140,7 +139,7 @@ def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
         {**EFFECTS, "max_chunks_per_doc": pieces, "truncate_prompt_tokens": cut},
         replace(words, bounds=BOUNDS),
         profile,
-        needed={"query": TEXT, "documents": documents, **({"model": TEXT} if words.requires_model else {})},
+        needed={"query": TEXT, "documents": documents},
         defaults={"return_documents": False, "truncation": True, "use_activation": True},
         own={"truncate_prompt_tokens": CUT_SCHEMA, "rank_fields": array({"const": "text"})},
         ignored=IGNORED_FIELDS,
@@ -179,22 +178,17 @@ async def _ranked(call: TextsCall[RerankBody]) -> RerankAnswer:
     service = scorer(call.profile, by_similarity=True)
     documents = read_documents(body.documents, limits, words)
     query = read_string("query", body.query, limits, words)
-    cut = read_cut(
-        body.truncate_prompt_tokens, words, Truncation.NONE if body.truncation is False else Truncation.RIGHT
+    usual_cut = Truncation.NONE if body.truncation is False else Truncation.RIGHT
+    request = ScoreRequest(
+        pairs=[(query, document) for document in documents],
+        request_id=call.request_id,
+        **read_cut(body.truncate_prompt_tokens, words, usual_cut),
+        max_pieces=_max_pieces(body, words),
+        max_document_tokens=body.max_tokens_per_doc,
+        raw=body.use_activation is False,
+        instruction=body.instruction,
     )
-    with told_as({"pairs": "documents", "texts": "documents", "max_tokens": CUT}, "documents[{}]".format):
-        made = await service.score(
-            ScoreRequest(
-                pairs=[(query, document) for document in documents],
-                request_id=call.request_id,
-                truncation=cut.truncation,
-                max_tokens=cut.max_tokens,
-                max_pieces=_max_pieces(body, words),
-                max_document_tokens=body.max_tokens_per_doc,
-                raw=body.use_activation is False,
-                instruction=body.instruction,
-            )
-        )
+    made = await TextsField("documents").asked(service.score, request)
     scores = made.values.tolist()
     results = [
         RerankedDocument(index, scores[index], RerankedText(documents[index]) if body.return_documents else UNSET)

@@ -7,7 +7,6 @@ On the event loop. Source: TEI's HTTP API (EmbedRequest, RerankRequest, ErrorRes
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -23,13 +22,13 @@ from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.server.apis.openai_wire.pooling import (
     TextsCall,
     TextsDialect,
+    TextsField,
     TextsOperation,
     encoded_arrays,
     read_string,
     read_strings,
     read_texts,
     texts_schema,
-    told_as,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.rerank_wire import best_first
@@ -238,39 +237,33 @@ async def _of_inputs(call: TextsCall[Any], ask: Callable[[EmbedRequest], Awaitab
     """`more`: further fields of the request. Raises: ServerError."""
     body = call.body
     _refuse_nothing("inputs", body.inputs)
-    given = read_texts("inputs", body.inputs, call.limits, WORDS)
+    field, texts = read_texts("inputs", body.inputs, call.limits, WORDS)
     request = EmbedRequest(
-        texts=given.texts,
+        texts=texts,
         request_id=call.request_id,
         prompt_name=body.prompt_name,
         truncation=_truncation(body),
         **more,
     )
-    with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
-        return await ask(request)
+    return await field.asked(ask, request)
 
 
 async def _predict(call: TextsCall[TeiPredictBody]) -> Any:
     service, given = classifier(call.profile), call.body.inputs
     _refuse_nothing("inputs", given)
-    is_list = isinstance(given, list) and isinstance(given[0], list)
-    if is_list:
-        check_count("inputs", len(given), call.limits.max_prompts, WORDS)
-        texts = [_text(f"inputs[{index}]", one, call.limits) for index, one in enumerate(given)]
-    else:
-        texts = [_text("inputs", given, call.limits)]
-    with told_as({"texts": "inputs"}, lambda index: f"inputs[{index}]" if is_list else "inputs"):
-        made = await service.classify(
-            ClassifyRequest(
-                texts=texts,
-                request_id=call.request_id,
-                truncation=_truncation(call.body),
-                raw=call.body.raw_scores is True,
-            )
-        )
+    field = TextsField("inputs", isinstance(given, list) and isinstance(given[0], list))
+    entries = given if field.is_list else [given]
+    check_count("inputs", len(entries), call.limits.max_prompts, WORDS)
+    request = ClassifyRequest(
+        texts=[_text(field.place(index), one, call.limits) for index, one in enumerate(entries)],
+        request_id=call.request_id,
+        truncation=_truncation(call.body),
+        raw=call.body.raw_scores is True,
+    )
+    made = await field.asked(service.classify, request)
     labels = service.facts.labels
     told = [[TeiPrediction(row[place], labels[place]) for place in best_first(row)] for row in made.values.tolist()]
-    return told if is_list else told[0]
+    return told if field.is_list else told[0]
 
 
 def _text(name: str, given: Any, limits: Limits) -> str | tuple[str, str]:
@@ -287,15 +280,13 @@ async def _rerank(call: TextsCall[TeiRerankBody]) -> list[TeiRank]:
     _refuse_nothing("texts", body.texts)
     query = read_string("query", body.query, call.limits, WORDS)
     texts = read_strings("texts", body.texts, call.limits, WORDS)
-    with told_as({"pairs": "texts", "texts": "texts"}, "texts[{}]".format):
-        made = await service.score(
-            ScoreRequest(
-                pairs=[(query, text) for text in texts],
-                request_id=call.request_id,
-                truncation=_truncation(body),
-                raw=body.raw_scores is True,
-            )
-        )
+    request = ScoreRequest(
+        pairs=[(query, text) for text in texts],
+        request_id=call.request_id,
+        truncation=_truncation(body),
+        raw=body.raw_scores is True,
+    )
+    made = await TextsField("texts").asked(service.score, request)
     scores = made.values.tolist()
     return [TeiRank(index, scores[index], texts[index] if body.return_text else UNSET) for index in best_first(scores)]
 

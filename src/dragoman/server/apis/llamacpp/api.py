@@ -57,7 +57,6 @@ from dragoman.server.apis.openai_wire.pooling import (
     encoded_arrays,
     read_texts,
     texts_schema,
-    told_as,
 )
 from dragoman.server.descriptions import (
     GENERATED,
@@ -122,9 +121,8 @@ async def _embed(call: TextsCall[LlamaEmbedBody]) -> Any:
     if value is None:
         raise WORDS.payload_fault("content", "content is missing: it must be a text or a list of texts", param=name)
     service = embedder(call.profile)
-    given = read_texts(name, value, call.limits, WORDS)
-    with told_as({"texts": name}, partial(given.place, name)):
-        made = await service.embed(EmbedRequest(texts=given.texts, request_id=call.request_id, normalize=False))
+    field, texts = read_texts(name, value, call.limits, WORDS)
+    made = await field.asked(service.embed, EmbedRequest(texts=texts, request_id=call.request_id, normalize=False))
     return await encoded_arrays(made.values, partial(_told, kind))
 
 

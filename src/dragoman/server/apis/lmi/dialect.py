@@ -36,7 +36,7 @@ from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, 
 from dragoman.server.apis.lmi_wire.parameters import ParameterReader, Parsed
 from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_requests, read_prompts
 from dragoman.server.apis.openai_wire.fields import check_count, shown
-from dragoman.server.apis.openai_wire.pooling import encoded_arrays, read_string, read_texts, told_as
+from dragoman.server.apis.openai_wire.pooling import TextsField, encoded_arrays, read_string, read_texts
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.server.pooling.base import (
@@ -300,19 +300,17 @@ class LmiPoolingDialect(AnsweringDialect):
         return json_reply(200, made, headers)
 
     async def _vectors(self, payload: Payload, request_id: str) -> Any:
-        given = read_texts("inputs", payload.inputs, self._profile.limits, WORDS)
-        with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
-            request = EmbedRequest(texts=given.texts, request_id=request_id, truncation=Truncation.RIGHT)
-            made = await embedder(self._profile).embed(request)
-        if not given.is_list:
+        field, texts = read_texts("inputs", payload.inputs, self._profile.limits, WORDS)
+        request = EmbedRequest(texts=texts, request_id=request_id, truncation=Truncation.RIGHT)
+        made = await field.asked(embedder(self._profile).embed, request)
+        if not field.is_list:
             return made.values[0].tolist()
         return await encoded_arrays(made.values, lambda _, row: row.tolist())
 
     async def _scores(self, payload: Payload, request_id: str) -> list[float]:
         values = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]
-        with told_as({"pairs": "inputs", "texts": "inputs"}, "inputs[{}]".format):
-            request = ScoreRequest(pairs=self._pairs(values), request_id=request_id, truncation=Truncation.RIGHT)
-            made = await scorer(self._profile).score(request)
+        request = ScoreRequest(pairs=self._pairs(values), request_id=request_id, truncation=Truncation.RIGHT)
+        made = await TextsField("inputs").asked(scorer(self._profile).score, request)
         scores: list[float] = made.values.tolist()
         return scores
 

@@ -41,8 +41,8 @@ from dragoman.server.apis.ollama.request import (
 from dragoman.server.apis.openai_wire.common import Reading
 from dragoman.server.apis.openai_wire.conversation import ChatBody, tool_use
 from dragoman.server.apis.openai_wire.fields import check_count
-from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsOperation, told_as
-from dragoman.server.apis.openai_wire.sampling import reasons_of, shared_body, shared_request
+from dragoman.server.apis.openai_wire.pooling import TextsCall, TextsField, TextsOperation
+from dragoman.server.apis.openai_wire.sampling import shared_body, shared_request
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.observation.record import current_call
@@ -348,8 +348,8 @@ async def _made(call: TextsCall[Any], name: str, texts: Sequence[str], **more: A
     service = embedder(call.profile)
     if not texts:
         return None
-    with told_as({"texts": name}, lambda index: f"{name}[{index}]" if len(texts) > 1 else name):
-        return await service.embed(EmbedRequest(texts=texts, request_id=call.request_id, **more))
+    request = EmbedRequest(texts=texts, request_id=call.request_id, **more)
+    return await TextsField(name, len(texts) > 1).asked(service.embed, request)
 
 
 def _idle(call: TextsCall[Any]) -> Iterator[str]:

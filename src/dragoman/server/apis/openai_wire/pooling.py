@@ -10,10 +10,8 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy.typing as npt
@@ -46,29 +44,51 @@ CUT = "truncate_prompt_tokens"
 
 # --- reading texts ----------------------------------------------------------------------------------------------------
 
-
-class Texts(NamedTuple):
-    """`is_list`: the client sent a list, even if it has only one entry."""
-
-    texts: list[Text]
-    is_list: bool
-
-    def place(self, name: str, index: int) -> str:
-        return f"{name}[{index}]" if self.is_list else name
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
 
 
-def read_texts(name: str, value: Any, limits: Limits, words: Profile) -> Texts:
+@dataclass(frozen=True, slots=True)
+class TextsField:
+    """The field of a body that holds the texts. `is_list`: the client sent a list, even if it has only one entry."""
+
+    name: str
+    is_list: bool = True
+
+    def place(self, index: int) -> str:
+        return f"{self.name}[{index}]" if self.is_list else self.name
+
+    async def asked(self, ask: Callable[[RequestT], Awaitable[ResultT]], request: RequestT, **names: str) -> ResultT:
+        """The service's result for `request`. Its errors get the body's names instead of the request's; so do `names`."""
+        try:
+            return await ask(request)
+        except ServerError as error:
+            self._rename(error, {"texts": self.name, "pairs": self.name, "max_tokens": CUT, **names})
+            raise
+
+    def _rename(self, error: ServerError, names: Mapping[str, str]) -> None:
+        named = error.param
+        if named is None or named not in names:
+            return
+        error.param = names[named]
+        if found := _PLACE.match(error.message):
+            error.message = f"{self.place(int(found[1]))} {error.message[found.end() :]}"
+        elif error.message.startswith(f"{named} "):
+            error.message = names[named] + error.message.removeprefix(named)
+        error.args = (error.message,)
+
+
+def read_texts(name: str, value: Any, limits: Limits, words: Profile) -> tuple[TextsField, list[Text]]:
     """The texts of a field: a string, token ids, or a list of either. Raises: InvalidRequest."""
-    if isinstance(value, str):
-        return Texts([_checked(name, value, limits, words)], is_list=False)
-    if not isinstance(value, list):
+    if not isinstance(value, str | list):
         raise words.wrong(name, "a string, an array of strings or token ids", value, "type")
-    if not value:
+    if value == []:
         raise words.fault(name, "empty", f"{name} must hold at least one text, got none")
-    if is_token_id(value[0]):
-        return Texts([_token_ids(name, value, limits, words)], is_list=False)
-    check_count(name, len(value), limits.max_prompts, words)
-    return Texts([_text(f"{name}[{index}]", one, limits, words) for index, one in enumerate(value)], is_list=True)
+    field = TextsField(name, isinstance(value, list) and not is_token_id(value[0]))
+    values = value if field.is_list else [value]
+    if field.is_list:
+        check_count(name, len(values), limits.max_prompts, words)
+    return field, [_text(field.place(index), one, limits, words) for index, one in enumerate(values)]
 
 
 def read_strings(name: str, values: Sequence[Any], limits: Limits, words: Profile) -> list[str]:
@@ -81,12 +101,15 @@ def read_strings(name: str, values: Sequence[Any], limits: Limits, words: Profil
 def read_string(name: str, value: Any, limits: Limits, words: Profile) -> str:
     if not isinstance(value, str):
         raise words.wrong(name, "a string", value, "type")
-    return _checked(name, value, limits, words)
+    most = limits.max_text_chars
+    if len(value) > most:
+        raise words.fault(name, "length", f"{name} must have at most {most} characters, got {len(value)}")
+    return value
 
 
 def _text(name: str, value: Any, limits: Limits, words: Profile) -> Text:
     if isinstance(value, str):
-        return _checked(name, value, limits, words)
+        return read_string(name, value, limits, words)
     if isinstance(value, list):
         return _token_ids(name, value, limits, words)
     raise words.wrong(name, "a string or an array of token ids", value, "type")
@@ -103,42 +126,13 @@ def _token_ids(name: str, values: list[Any], limits: Limits, words: Profile) -> 
     return tuple(values)
 
 
-def _checked(name: str, text: str, limits: Limits, words: Profile) -> str:
-    most = limits.max_text_chars
-    if len(text) > most:
-        raise words.fault(name, "length", f"{name} must have at most {most} characters, got {len(text)}")
-    return text
-
-
-class Cut(NamedTuple):
-    truncation: Truncation
-    max_tokens: int | None
-
-
-def read_cut(num_tokens: int | None, words: Profile, default: Truncation = Truncation.NONE) -> Cut:
-    """The truncation that `truncate_prompt_tokens` asks for: -1 is the most that the model takes. Raises: InvalidRequest."""
+def read_cut(num_tokens: int | None, words: Profile, default: Truncation = Truncation.NONE) -> dict[str, Any]:
+    """The fields of a request by `truncate_prompt_tokens`: -1 is the most that the model takes. Raises: InvalidRequest."""
     if num_tokens is None:
-        return Cut(default, None)
+        return {"truncation": default}
     if num_tokens < -1 or num_tokens == 0:
         raise words.fault(CUT, "low", f"{CUT} must be -1 or at least 1, got {num_tokens}")
-    return Cut(Truncation.RIGHT, None if num_tokens == -1 else num_tokens)
-
-
-@contextmanager
-def told_as(names: Mapping[str, str], place: Callable[[int], str]) -> Iterator[None]:
-    """Translate errors of the service: its request's fields get these names, and a text its `place`."""
-    try:
-        yield
-    except ServerError as error:
-        own = error.param
-        if own is not None and own in names:
-            error.param = names[own]
-            if found := _PLACE.match(error.message):
-                error.message = f"{place(int(found[1]))} {error.message[found.end() :]}"
-            elif error.message.startswith(f"{own} "):
-                error.message = names[own] + error.message.removeprefix(own)
-            error.args = (error.message,)
-        raise
+    return {"truncation": Truncation.RIGHT, "max_tokens": None if num_tokens == -1 else num_tokens}
 
 
 # --- writing vectors --------------------------------------------------------------------------------------------------
@@ -309,7 +303,7 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
         _EFFECTS,
         words,
         profile,
-        needed={"input": texts_schema(profile.limits)} | ({"model": TEXT} if words.requires_model else {}),
+        needed={"input": texts_schema(profile.limits)},
         defaults={"encoding_format": "float", "add_special_tokens": True, "allow_token_ids": False},
         own={
             "dimensions": {"type": "integer", "minimum": 1},
@@ -324,12 +318,11 @@ async def _embed(call: TextsCall[EmbeddingsBody]) -> EmbeddingList:
     profile, body, words = call.profile, call.body, call.words
     service = embedder(profile)
     _check_body(call.raw, body, words)
-    given = read_texts("input", body.input, call.limits, words)
-    check_token_ids(given.texts, body.allow_token_ids, profile, words)
-    names = {"texts": "input", "max_tokens": CUT} | ({} if body.task is None else {"prompt_name": "task"})
-    request = embed_request(call, given.texts, body.task if body.prompt_name is None else body.prompt_name)
-    with told_as(names, partial(given.place, "input")):
-        made = await service.embed(request)
+    field, texts = read_texts("input", body.input, call.limits, words)
+    check_token_ids(texts, body.allow_token_ids, profile, words)
+    names = {} if body.task is None else {"prompt_name": "task"}
+    request = embed_request(call, texts, body.task if body.prompt_name is None else body.prompt_name)
+    made = await field.asked(service.embed, request, **names)
     told = vector_writer(body.encoding_format)
     data = await encoded_arrays(made.values, lambda index, row: EmbeddingItem("embedding", index, told(row)))
     return EmbeddingList("list", data, body.model or profile.name, usage_of(made.num_tokens))
@@ -351,13 +344,11 @@ def _check_body(raw: Mapping[str, Any], body: EmbeddingsBody, words: Profile) ->
 def embed_request(call: TextsCall[Any], texts: Sequence[Text], prompt_name: str | None) -> EmbedRequest:
     """The request of a body with vLLM's fields. Raises: InvalidRequest."""
     body = call.body
-    cut = read_cut(body.truncate_prompt_tokens, call.words)
     return EmbedRequest(
         texts=texts,
         request_id=call.request_id,
         prompt_name=prompt_name,
-        truncation=cut.truncation,
-        max_tokens=cut.max_tokens,
+        **read_cut(body.truncate_prompt_tokens, call.words),
         dimensions=body.dimensions,
         normalize=body.normalize,
         add_special_tokens=body.add_special_tokens is not False,
