@@ -237,6 +237,12 @@ def test_the_whole_vocabulary_may_be_asked_for_where_that_is_documented(vocab_si
     assert found == ({True, False} if vocab_size in (10, 20) else {False})
 
 
+@table(("path", "body"), [("/api/generate", {"model": "m"}), ("/infill", {"input_prefix": "", "input_suffix": ""})])
+def test_where_a_prompt_must_be_a_text_no_token_ids_are_documented(path: str, body: dict[str, Any]) -> None:
+    assert CHECKER.is_documented(path, {**body, "prompt": "a"})
+    assert not CHECKER.is_documented(path, {**body, "prompt": [1, 2]})
+
+
 # LMI's bodies of completions and conversations are read and described as those of /v1 are
 FEW = [family for family in FAMILIES if family.slot not in ("lmi.completions", "lmi.chat")]
 

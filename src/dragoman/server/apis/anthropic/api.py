@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -51,7 +52,7 @@ from dragoman.server.apis.anthropic.request import (
     named_without_effect,
     request_id_header,
 )
-from dragoman.server.apis.openai_wire.describe import EFFECTS, field_schemas
+from dragoman.server.apis.openai_wire.describe import EFFECTS, about_fields, struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.keeping import NOT_KEPT
 from dragoman.server.apis.openai_wire.routes import V1_MODELS
@@ -60,6 +61,7 @@ from dragoman.server.descriptions import (
     COUNTING,
     FINDING,
     GENERATED,
+    INTEGER,
     LENIENT_BOOLEAN,
     LISTING,
     MESSAGES,
@@ -75,6 +77,7 @@ from dragoman.server.descriptions import (
     merged,
     nullable,
     parameter,
+    range_of,
     ref,
     struct_schemas,
     without_null,
@@ -176,7 +179,7 @@ _EFFECTS = {
 
 def schemas(model: ModelProfile) -> dict[str, Schema]:
     parts = struct_schemas([MessagesBody, PromptBody])
-    messages, prompt = parts.pop("MessagesBody"), parts.pop("PromptBody")
+    del parts["MessagesBody"], parts["PromptBody"]
     parts["InputMessage"]["required"] = ["role", "content"]
     fields = parts["InputMessage"]["properties"]
     fields["role"], fields["content"] = {"enum": list(ALLOWED)}, without_null(fields["content"])
@@ -205,10 +208,21 @@ def schemas(model: ModelProfile) -> dict[str, Schema]:
     )
     parts["OutputFormat"] = an_object({"type": {"const": "json_schema"}, "schema": {"type": "object"}})
     parts["OutputConfig"]["properties"]["effort"] = nullable({"enum": list(EFFORTS)})
+    messages = {"messages": array(ref("InputMessage"), minItems=1, maxItems=model.limits.max_messages)}
+    max_tokens = {"max_tokens": {**INTEGER, **range_of(ANTHROPIC.bounds["max_tokens"])}}
+    body = partial(
+        struct_body,
+        effects={**{name: f"without effect: {reason}" for name, reason in IGNORED.items()}, **_EFFECTS},
+        profile=ANTHROPIC,
+        model=model,
+        defaults={"top_k": 0},
+        own=_own_types(model.limits),
+        text=about_fields(REFUSED, IGNORED, is_lenient=False),
+    )
     return {
         **parts,
-        "MessagesRequest": _body(messages, model, ["max_tokens", "messages"]),
-        "CountTokensRequest": _body(prompt, model, ["messages"]),
+        "MessagesRequest": body(MessagesBody, needed={**max_tokens, **messages}),
+        "CountTokensRequest": body(PromptBody, needed=messages),
     }
 
 
@@ -229,26 +243,11 @@ def _blocks() -> Schema:
     )
 
 
-def _body(body: Schema, model: ModelProfile, required: list[str]) -> Schema:
-    effects = {**{name: f"without effect: {reason}" for name, reason in IGNORED.items()}, **_EFFECTS}
-    properties = field_schemas(
-        body, effects, ANTHROPIC, model, required=required, defaults={"top_k": 0}, own=_own_types(body, model.limits)
-    )
-    refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
-    ignored = ", ".join(f"`{name}`" for name in IGNORED)
-    text = (
-        f"null means not given, for every field. Refused by name: {refused}. "
-        f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
-    )
-    return {"type": "object", "description": text, "properties": properties, "required": required}
-
-
-def _own_types(body: Schema, limits: Limits) -> dict[str, Schema]:
-    fields, word = body["properties"], {**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}
+def _own_types(limits: Limits) -> dict[str, Schema]:
+    word = {**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}
     text = an_object({"type": {"const": "text"}, "text": TEXT})
     return {
-        "messages": {**without_null(fields["messages"]), "minItems": 1, "maxItems": limits.max_messages},
-        "tools": {**without_null(fields["tools"]), "maxItems": limits.max_tools},
+        "tools": array(ref("CustomTool"), maxItems=limits.max_tools),
         "system": any_of(TEXT, array(text, maxItems=limits.max_messages)),
         "stop_sequences": array(word, maxItems=limits.max_stop_strings),
         "service_tier": {"enum": list(SERVICE_TIERS)},

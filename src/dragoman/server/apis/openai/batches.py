@@ -13,7 +13,7 @@ import msgspec
 from dragoman.batch.files import PATHS
 from dragoman.errors import Conflict, InvalidParameter, InvalidPayload, InvalidRequest, NotFound
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
-from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
+from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import (
     MAX_METADATA,
     check_metadata,
@@ -388,7 +388,7 @@ def _one(method: str, path: str, summary: str, answer: AnswerCall, kind: Any, *m
         summary=summary,
         answers=ERRORS.beside(kind if isinstance(kind, Answer) else json_answer(kind), (*_KINDS, "not_found", *more)),
         parameters=("file_id_path" if "{file_id}" in path else "batch_id_path",),
-        answer=without_code(answer),
+        answer=answer,
     )
 
 

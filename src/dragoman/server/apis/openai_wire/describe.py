@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from dragoman.parameters import ALIASES, FURTHER, MAX_BREAKER_CHARS, MAX_BREAKERS, PARAMETERS, Bounds, neutral_value
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.completions import CompletionBody
+from dragoman.server.apis.openai_wire.completions import MAX_TOKENS, CompletionBody
 from dragoman.server.apis.openai_wire.conversation import FUNCTION_NAME, ChatBody
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
@@ -20,8 +21,10 @@ from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
 from dragoman.server.descriptions import (
+    INTEGER,
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
+    TEXT,
     Schema,
     an_object,
     any_of,
@@ -29,6 +32,7 @@ from dragoman.server.descriptions import (
     described,
     nullable,
     range_of,
+    ref,
     struct_schemas,
     without_null,
 )
@@ -156,14 +160,10 @@ def defaults_of(profile: Profile) -> dict[str, Any]:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 _TOKEN_ID = {"type": "integer", "minimum": 0}
+_EMPTY: Schema = {"const": ""}
 _SIZES = Limits()  # of which only those are used here that no option sets
 _WORD = {**NON_EMPTY_TEXT, "maxLength": _SIZES.max_word_chars}
 _OWN_TYPES: Mapping[str, Schema] = {
-    "prompt": any_of(
-        {"type": "string"},
-        array(_TOKEN_ID, minItems=1),
-        array(any_of({"type": "string"}, array(_TOKEN_ID, minItems=1)), minItems=1),
-    ),
     "logit_bias": {
         "type": "object",
         "propertyNames": {"pattern": "^[0-9]{1,18}$"},
@@ -203,47 +203,41 @@ def _content_part(part: Schema) -> Schema:
 
 
 def completion_body(profile: Profile, model: ModelProfile) -> Schema:
-    body = struct_schemas([CompletionBody])["CompletionBody"]
-    defaults = {"max_tokens": profile.default_max_tokens}
-    schema = body_schema(body, COMPLETION_EFFECTS, profile, model, required="prompt", defaults=defaults)
-    _narrow(schema["properties"]["max_tokens"], "integer", minimum=0)
-    choices = schema["properties"]["prompt"]["anyOf"]
-    choices[2]["maxItems"] = model.limits.max_prompts
-    if profile.refuses_empty_prompt:
-        choices[0] = NON_EMPTY_TEXT
-        choices[2]["items"] = any_of(NON_EMPTY_TEXT, array(_TOKEN_ID, minItems=1))
-    return schema
+    text = NON_EMPTY_TEXT if profile.refuses_empty_prompt else TEXT
+    ids = array(_TOKEN_ID, minItems=1)
+    prompts = any_of(text, ids, array(any_of(text, ids), minItems=1, maxItems=model.limits.max_prompts))
+    body = struct_body(
+        CompletionBody,
+        COMPLETION_EFFECTS,
+        profile,
+        model,
+        needed={"prompt": prompts},
+        defaults={"max_tokens": profile.default_max_tokens},
+        own={"max_tokens": {**INTEGER, **range_of(replace(MAX_TOKENS, low=0))}},
+        text=about_fields(REFUSED, IGNORED, is_lenient=not profile.has_strict_types),
+    )
+    body["properties"]["top_k"]["anyOf"].append(_EMPTY)
+    return body
 
 
 def chat_body(profile: Profile, model: ModelProfile, defaults: Mapping[str, Any]) -> Schema:
     """The body of a conversation. `defaults`: by parameter, where they are not the usual ones."""
-    body = struct_schemas([ChatBody])["ChatBody"]
-    defaults = {"logprobs": False, **defaults}
-    schema = body_schema(body, CHAT_EFFECTS, profile, model, required="messages", defaults=defaults)
-    schema["properties"]["messages"] |= {"minItems": 1, "maxItems": model.limits.max_messages}
-    for name in ("tools", "functions"):
-        _narrow(schema["properties"][name], "array", maxItems=model.limits.max_tools)
-    return schema
-
-
-def body_schema(
-    body: Schema,
-    effects: Mapping[str, str],
-    profile: Profile,
-    model: ModelProfile,
-    *,
-    required: str,
-    defaults: Mapping[str, Any],
-) -> Schema:
-    needed = {required, *(("model",) if profile.requires_model else ())}
-    properties = field_schemas(body, effects, profile, model, required=needed, defaults=defaults)
-    properties["top_k"]["anyOf"] = [*properties["top_k"]["anyOf"], {"const": ""}]
-    return {
-        "type": "object",
-        "description": about_fields(REFUSED, IGNORED, is_lenient=not profile.has_strict_types),
-        "properties": properties,
-        "required": sorted(needed),
-    }
+    limits = model.limits
+    body = struct_body(
+        ChatBody,
+        CHAT_EFFECTS,
+        profile,
+        model,
+        needed={"messages": array(ref("ChatMessage"), minItems=1, maxItems=limits.max_messages)},
+        defaults={"logprobs": False, **defaults},
+        own={
+            "tools": array(ref("Tool"), maxItems=limits.max_tools),
+            "functions": array(ref("ToolFunction"), maxItems=limits.max_tools),
+        },
+        text=about_fields(REFUSED, IGNORED, is_lenient=not profile.has_strict_types),
+    )
+    body["properties"]["top_k"]["anyOf"].append(_EMPTY)
+    return body
 
 
 def about_fields(refused: Mapping[str, str], ignored: Iterable[str], *, is_lenient: bool, also: str = "") -> str:
@@ -290,16 +284,20 @@ def struct_body(
     defaults: Mapping[str, Any] | None = None,
     own: Mapping[str, Schema] | None = None,
     ignored: Mapping[str, str] | None = None,
+    text: str = "",
 ) -> Schema:
     """The schema of a body that is read as a `kind`; the rest is as of `field_schemas`.
 
-    `needed`: schemas of the fields that it must have. `ignored`: fields that the Struct does not have, and why.
+    `needed`: schemas of the fields that it must have, besides a `model` that the profile requires.
+    `ignored`: fields that the Struct does not have, and why. `text`: a description instead of the Struct's.
     """
     made = struct_schemas([kind])[kind.__name__]
-    replaced = {**(own or {}), **needed}
-    fields = field_schemas(made, effects, profile, model, required=needed, defaults=defaults, own=replaced)
+    required = {**needed, **({"model": TEXT} if profile.requires_model else {})}
+    replaced = {**(own or {}), **required}
+    fields = field_schemas(made, effects, profile, model, required=required, defaults=defaults, own=replaced)
     idle = {name: {"description": f"without effect: {reason}"} for name, reason in (ignored or {}).items()}
-    return {**made, "properties": {**fields, **idle}, "required": list(needed)}
+    head = {"type": "object", "description": text} if text else made
+    return {**head, "properties": {**fields, **idle}, "required": list(required)}
 
 
 def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:
@@ -337,9 +335,3 @@ def _bounds(name: str, schema: Schema, profile: Profile, model: ModelProfile) ->
     if name == "priority":
         return Bounds(limits.min_priority, BOUNDS[name].high)
     return profile.bounds.get(name) or BOUNDS.get(name)
-
-
-def _narrow(schema: Schema, kind: str, **keywords: int) -> None:
-    for choice in schema["anyOf"]:
-        if choice.get("type") == kind:
-            choice.update(keywords)

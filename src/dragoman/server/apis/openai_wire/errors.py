@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.errors import NotFound, ServerError
-from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, json_reply, jsonline, sse
+from dragoman.errors import ServerError
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, jsonline, sse
 from dragoman.server.descriptions import ErrorFamily, statuses
-from dragoman.server.operations import AnswerCall, Server
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]
 
@@ -95,25 +94,15 @@ CODES: Mapping[str, ErrorCode] = {
 }
 
 
+_KEPT = ("response_id", "file_id", "batch_id")  # where one is not found, there is no code: it is for models
+
+
 def openai_body(error: ServerError) -> OpenAiError:
     status = STATUSES[error.kind]
     kind: ErrorType = "server_error" if status >= 500 else "invalid_request_error"
     kind = "rate_limit_error" if status == 429 else kind
-    return OpenAiError(OpenAiErrorDetails(error.message, kind, error.param, CODES.get(error.kind)))
+    code = None if error.kind == "not_found" and error.param in _KEPT else CODES.get(error.kind)
+    return OpenAiError(OpenAiErrorDetails(error.message, kind, error.param, code))
 
 
 ERRORS = error_shape(STATUSES, OpenAiError, openai_body)
-
-
-def without_code(answer: AnswerCall) -> AnswerCall:
-    """The same operation; but NotFound has no code: OpenAI's API has one only for models."""
-
-    async def answering(http: HttpCall, server: Server) -> Any:
-        try:
-            return await answer(http, server)
-        except NotFound as error:
-            return json_reply(
-                404, OpenAiError(OpenAiErrorDetails(error.message, "invalid_request_error", error.param, None))
-            )
-
-    return answering

@@ -25,8 +25,8 @@ from dragoman.server.api import (
     model_of_body,
 )
 from dragoman.server.apis.openai_wire.describe import EFFECTS as SHARED
-from dragoman.server.apis.openai_wire.describe import about_fields, field_schemas
-from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
+from dragoman.server.apis.openai_wire.describe import about_fields, struct_body
+from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
     MAX_METADATA,
@@ -240,26 +240,22 @@ _DEFAULTS = {"logprobs": False, "background": False, "truncation": "disabled", "
 
 
 def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
-    struct = struct_schemas([ResponsesBody])["ResponsesBody"]
-    struct["properties"] = {name: one for name, one in struct["properties"].items() if name not in REFUSED}
-    required = ["model"] if profile.wire.requires_model else []
-    properties = field_schemas(
-        struct,
+    body = struct_body(
+        ResponsesBody,
         EFFECTS,
         profile.wire,
         model,
-        required=required,
+        needed={},
         defaults=_DEFAULTS,
         own=_own_types(profile, model.limits),
+        text=about_fields({**SHARED_REFUSED, **REFUSED}, IGNORED, is_lenient=False, also="; built-in tools"),
     )
+    for name in REFUSED:
+        body["properties"].pop(name, None)
+    if not body["required"]:
+        del body["required"]
     names = ("input", "previous_response_id")  # null is as good as absent
-    return {
-        "type": "object",
-        "description": about_fields({**SHARED_REFUSED, **REFUSED}, IGNORED, is_lenient=False, also="; built-in tools"),
-        "properties": properties,
-        **({"required": required} if required else {}),
-        "anyOf": [{"required": [name], "properties": {name: {"not": NULL}}} for name in names],
-    }
+    return {**body, "anyOf": [{"required": [name], "properties": {name: {"not": NULL}}} for name in names]}
 
 
 def _own_types(profile: ResponsesProfile, limits: Limits) -> dict[str, Schema]:
@@ -386,12 +382,10 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
         summary=f"Not offered: {COMPACTED}",
         answers=errors.answers(REFUSING),
     )
-    yield from _of_one(f"{path}/{{response_id}}", dialect, errors)
+    yield from _of_one(f"{path}/{{response_id}}", errors)
 
 
-def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]:
-    told = without_code if dialect == V1 else lambda answer: answer
-
+def _of_one(path: str, errors: ErrorFamily) -> Iterator[Operation]:
     def operation(method: str, path: str, answer: AnswerCall, kind: Any, **more: Any) -> AnswerOperation:
         return AnswerOperation(
             method=method,
@@ -399,7 +393,7 @@ def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]
             tag="Responses",
             scope=Scope.INFERENCE,
             answers=errors.beside(kind if isinstance(kind, Answer) else json_answer(kind), _ABOUT_ONE),
-            answer=told(answer),
+            answer=answer,
             **more,
         )
 
