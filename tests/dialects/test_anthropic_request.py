@@ -177,7 +177,7 @@ class TestParameters:
             "metadata", "context_management", "nonsense", "top_k", "top_p", "thinking.budget_tokens", "cache_control",
             "tools.cache_control", "tools.input_examples",
         }  # fmt: skip
-        assert set(call.ignored) - set(call.reasons) == {"nonsense"}
+        assert [name for name, why in call.idle.items() if not why] == ["nonsense"]
 
     def test_what_nobody_knows_inside_other_parameters_is_named(self) -> None:
         call = ask(

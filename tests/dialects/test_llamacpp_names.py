@@ -68,7 +68,7 @@ def test_samplers_that_are_not_listed_are_off_whatever_the_model_says(api: str) 
     assert (sampling.min_p, sampling.temperature, sampling.top_k, sampling.top_p) == (0.1, 0.5, 0, 1.0)
     call = parse(api, samplers=["top_p"], top_p=0.5, top_k=3, repetition_penalty=1.2, dry_multiplier=0.8)
     assert call.ignored == ("top_k", "repetition_penalty", "dry_multiplier")
-    assert set(call.reasons.values()) == {"its sampler is not one of samplers"}
+    assert set(call.idle.values()) == {"its sampler is not one of samplers"}
     sampling = call.requests[0].sampling
     assert (sampling.top_p, sampling.top_k, sampling.repetition_penalty, sampling.has_dry) == (0.5, 0, 1.0, False)
     assert parse(api, samplers=["top_p", "top_k"]).ignored == ("samplers",)  # another order than there is

@@ -268,7 +268,7 @@ def test_a_literal_request_output_len_is_the_length_in_tensorrt() -> None:
 def test_a_budget_of_reasoning_is_named_where_the_model_has_none_to_tell() -> None:
     call = parse({"thinking_token_budget": 5})
     assert call.ignored == ("thinking_token_budget",)
-    assert "reasoning" in call.reasons["thinking_token_budget"]
+    assert "reasoning" in call.idle["thinking_token_budget"]
     assert parse({"thinking_token_budget": 5}, model=ModelProfile(abilities=frozenset({"thinking"}))).ignored == ()
     with pytest.raises(InvalidParameter, match=r"thinking_token_budget must be between -1 and "):
         parse({"thinking_token_budget": -2})

@@ -92,7 +92,7 @@ class LineDialect(PureDialect):
                 is_cutting=body.get("cut", False), fails_at=body.get("fails_at", ""), padding=body.get("padding", 0)
             ),
             stream=body.get("stream", False),
-            ignored=tuple(body.get("ignored", ())),
+            idle=dict.fromkeys(body.get("ignored", ()), ""),
             hold_s=body.get("hold_s", 0.0),
         )
 

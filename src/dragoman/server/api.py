@@ -207,7 +207,7 @@ class Runner(Protocol):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One client call. `requests`: one for each prompt. `ignored`: accepted parameters without effect; `reasons`: why.
+    """One client call. `requests`: one for each prompt. `idle`: accepted parameters without effect, and why, if known.
 
     `hold_s`: how long a streamed head may wait for the outcome; 0 = until the first event, or no wait if
     `is_head_fixed`. `run_off_loop`: runs the encoder's `full` and `event` if they call an operator's code; None = in
@@ -217,23 +217,25 @@ class Call(msgspec.Struct, frozen=True):
     requests: tuple[GenerationRequest, ...]
     encoder: Encoder
     stream: bool = False
-    ignored: tuple[str, ...] = ()
+    idle: Mapping[str, str] = msgspec.field(default_factory=dict)
     hold_s: float = 0.0
     is_head_fixed: bool = True
     run_off_loop: Runner | None = None
     labels: tuple[str, ...] = ()
-    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
     wants_progress: bool = False
 
     def __post_init__(self) -> None:
-        """Add unenforced parts of schemas to `ignored` here, so that no API can forget it."""
+        """Add unenforced parts of schemas to `idle` here, so that no API can forget it."""
         passed_over: dict[str, str] = {}
         for request in self.requests:
             grammar = request.sampling.grammar
             passed_over |= request.passed_over if grammar is None else {**grammar.passed_over, **request.passed_over}
         if passed_over:
-            msgspec.structs.force_setattr(self, "ignored", tuple(dict.fromkeys((*self.ignored, *passed_over))))
-            msgspec.structs.force_setattr(self, "reasons", {**passed_over, **self.reasons})
+            msgspec.structs.force_setattr(self, "idle", {**self.idle, **passed_over})
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        return tuple(self.idle)
 
 
 class ErrorTeller(Protocol):

@@ -223,7 +223,7 @@ async def _follow(way: _Way, server: Server) -> None:
     with model.admission.visit():
         call = opening.parse() if opening.run_off_loop is None else await opening.run_off_loop(opening.parse)
         explanation.stream = call.stream
-        explanation.ignored = [Ignored(name, call.reasons.get(name, UNKNOWN)) for name in call.ignored]
+        explanation.ignored = [Ignored(name, why or UNKNOWN) for name, why in call.idle.items()]
         if opening.run_off_loop in (None, on_thread):
             await _tell_parameters(way, call, model, server.apis)
         else:

@@ -232,16 +232,15 @@ class TextDialect(PureDialect):
         if http.path == BATCH_PATH:
             entries, unknown = parse_batch(http.body, self.limits.max_prompts)
             requests = self._requests(entries, [f"{http.request_id}-{place}" for place in range(len(entries))])
-            ignored = (*unknown, *(("stream",) if _wants_stream(http, default=False) else ()))
+            idle = dict.fromkeys((*unknown, *(("stream",) if _wants_stream(http, default=False) else ())), "")
             labels = tuple(label_of(entry.id) for entry in entries)
-            return Call(requests, BatchEncoder(entries), ignored=ignored, labels=labels)
+            return Call(requests, BatchEncoder(entries), idle=idle, labels=labels)
         entries, unknown = parse_one(http.body)
         wants_stream = _wants_stream(http, default=True)
         hold_s = self.hold_ms / 1000 if wants_stream else 0.0
         requests = self._requests(entries, [http.request_id])
-        return Call(
-            requests, TextEncoder(), stream=wants_stream, ignored=tuple(unknown), hold_s=hold_s, is_head_fixed=False
-        )
+        idle = dict.fromkeys(unknown, "")
+        return Call(requests, TextEncoder(), stream=wants_stream, idle=idle, hold_s=hold_s, is_head_fixed=False)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         status = ERROR_STATUS[error.kind]

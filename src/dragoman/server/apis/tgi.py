@@ -110,8 +110,7 @@ class TgiDialect(PureDialect):
             requests=requests,
             encoder=TokenEncoder("sse", error_body, self._shape, answer, is_list=is_list),
             stream=is_stream,
-            ignored=tuple(dict.fromkeys((*payload.unknown, *useless, *ignored))),
-            reasons=ignored,
+            idle={**dict.fromkeys((*payload.unknown, *useless), ""), **ignored},
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

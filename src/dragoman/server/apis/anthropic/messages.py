@@ -45,7 +45,6 @@ from dragoman.server.apis.anthropic.request import (
     error_body,
     named_without_effect,
     output_grammar,
-    reasons_of,
     refuse_unoffered,
     thinking_kwargs,
 )
@@ -424,18 +423,14 @@ class MessagesDialect(PureDialect):
         keep_s = TTLS[ttl] if ttl is not None and model.keeps_prompts else None
         request = self._request(http, body, shown, keep_s)
         is_greedy = request.sampling.is_greedy
-        ignored = (
-            *named_without_effect(
-                raw, body, is_greedy=is_greedy, keeps_prompts=model.keeps_prompts, thinks=model.thinks
-            ),
-            *shown.ignored,
+        idle = named_without_effect(
+            raw, body, is_greedy=is_greedy, keeps_prompts=model.keeps_prompts, thinks=model.thinks
         )
         return Call(
             (request,),
             MessagesEncoder(request, name_in_answer(self._reading, body.model), body),
             stream=bool(body.stream),
-            ignored=ignored,
-            reasons=reasons_of(ignored),
+            idle={**idle, **dict.fromkeys(shown.ignored, "")},
         )
 
     def _request(

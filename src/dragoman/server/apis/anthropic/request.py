@@ -370,8 +370,8 @@ def _marks_of(path: str, parts: str | Sequence[InputBlock | CustomTool] | None) 
 
 def named_without_effect(
     raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool, keeps_prompts: bool = False, thinks: bool = True
-) -> Iterator[str]:
-    """Names of accepted parameters without effect, each once. `keeps_prompts`: marks for the cache have an effect."""
+) -> dict[str, str]:
+    """Accepted parameters without effect, and why, if that is known. `keeps_prompts`: marks for the cache have an effect."""
     idle = dict.fromkeys(name for name in raw if name in IGNORED or name not in body.__struct_encode_fields__)
     if not keeps_prompts:
         marks = ("tools." if path.startswith("tools") else "" for path, _ in _cache_marks(body))
@@ -393,11 +393,7 @@ def named_without_effect(
         if isinstance(raw.get(place), dict)
         for name in unknown_names(raw[place], kind)
     }
-    yield from idle
-
-
-def reasons_of(names: tuple[str, ...]) -> dict[str, str]:
-    return {name: _REASONS[name] for name in names if name in _REASONS}
+    return {name: _REASONS.get(name, "") for name in idle}
 
 
 def _named_in_blocks(raw: Mapping[str, Any]) -> Iterator[str]:

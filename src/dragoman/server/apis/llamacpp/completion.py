@@ -335,8 +335,7 @@ class _Dialect(PureDialect):
             requests,
             LlamaEncoder(requests, body, self._profile, found.settings, is_list=is_list),
             stream=bool(body.stream),
-            ignored=found.ignored,
-            reasons=found.reasons,
+            idle=found.idle,
             wants_progress=tells_progress(body, self._profile),
         )
 

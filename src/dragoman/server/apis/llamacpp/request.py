@@ -27,8 +27,8 @@ from dragoman.server.apis.openai_wire.fields import (
 from dragoman.server.apis.openai_wire.llamacpp_names import NO_MIROSTAT, LlamaLora, in_order, read_samplers
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
+    NO_PROGRESS,
     logprob_bounds,
-    reasons_of,
     shared_body,
     shared_request,
     without_effect,
@@ -201,13 +201,12 @@ WORDS = Profile(
 class Parameters(NamedTuple):
     """A request without its prompt, in neutral words. `settings`: as in the answer, without the seed.
 
-    `ignored`: names without effect, in the body's order; `reasons`: why.
+    `idle`: fields without effect, and why.
     """
 
     request: GenerationRequest
     settings: dict[str, Any]
-    ignored: tuple[str, ...]
-    reasons: Mapping[str, str]
+    idle: dict[str, str]
 
 
 class _Bias(NamedTuple):
@@ -246,12 +245,11 @@ def read_parameters(
         adapter=default_adapter if body.lora is None else request.adapter,
         biased_texts=bias.texts,
     )
-    ignored = [name for name in without_effect(raw, shared, request, reading, type(body)) if name != "stream_options"]
+    idle = without_effect(raw, shared, request, reading, type(body))
+    idle.pop("stream_options", None)
     if body.return_progress and not tells_progress(body, profile):
-        ignored.append("return_progress")
-    return Parameters(
-        request, _settings(body, request, profile, bias), tuple(ignored), reasons_of(ignored, shared, reading)
-    )
+        idle["return_progress"] = NO_PROGRESS
+    return Parameters(request, _settings(body, request, profile, bias), idle)
 
 
 def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:

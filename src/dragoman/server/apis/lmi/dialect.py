@@ -133,9 +133,8 @@ class WithAdapters:
         def parse() -> Call:
             call = opening.parse()
             requests = with_adapters(call.requests, http.field(ADAPTERS), http)
-            return msgspec.structs.replace(
-                call, requests=requests, ignored=tuple(name for name in call.ignored if name != ADAPTERS)
-            )
+            idle = {name: why for name, why in call.idle.items() if name != ADAPTERS}
+            return msgspec.structs.replace(call, requests=requests, idle=idle)
 
         return msgspec.structs.replace(opening, parse=parse)
 
@@ -206,12 +205,12 @@ class LmiDialect(PureDialect):
         if self.options.model.takes_adapters:
             requests = with_adapters(requests, payload.adapters, http)
             unknown = tuple(name for name in unknown if name != ADAPTERS)
+        overruled = _overruled(payload, parsed, is_stream=is_stream)
         return Call(
             requests=requests,
             encoder=self._encoder(answer, framing, is_stream=is_stream),
             stream=is_stream,
-            ignored=tuple(dict.fromkeys((*unknown, *ignored, *_overruled(payload, parsed, is_stream=is_stream)))),
-            reasons=ignored,
+            idle={**dict.fromkeys((*unknown, *ignored, *overruled), ""), **ignored},
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

@@ -103,17 +103,16 @@ class _Dialect(PureDialect):
             **more,
         )
         names = [*without_effect(sent, self._profile), *idle]
-        options_idle = options_without_effect(sent.options, shared, request, reading, OllamaOptions)
-        reasons = {name: IGNORED[name] for name in names if name in IGNORED}
-        for name, reason in reasons_of(options_idle, shared, reading).items():
-            reasons[f"options.{name}"] = reason
+        idle_options = options_without_effect(sent.options, shared, request, reading, OllamaOptions)
         is_chat = self.kind is OllamaChatBody
         return Call(
             (request,),
             OllamaEncoder(sent.name, self._clock, request, is_chat=is_chat, has_context=has_context),
             stream=body.stream is not False,
-            ignored=(*names, *(f"options.{name}" for name in options_idle)),
-            reasons=reasons,
+            idle={
+                **{name: IGNORED.get(name, "") for name in names},
+                **{f"options.{name}": why for name, why in idle_options.items()},
+            },
         )
 
 

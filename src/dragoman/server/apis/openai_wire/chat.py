@@ -25,9 +25,9 @@ from dragoman.server.apis.openai_wire.conversation import (
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, Profile
 from dragoman.server.apis.openai_wire.sampling import (
+    NO_LOGPROBS,
     check_shared,
     logprob_count,
-    reasons_of,
     shared_request,
     tells_progress,
     without_effect,
@@ -439,18 +439,17 @@ class ChatDialect(PureDialect):
             parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
             **tools.request_fields(),
         )
-        ignored = without_effect(raw, body, request, reading)
-        if top_logprobs is None:
-            ignored += [name for name in ("top_logprobs",) if raw.get(name)]
+        idle = without_effect(raw, body, request, reading)
+        if top_logprobs is None and raw.get("top_logprobs"):
+            idle["top_logprobs"] = NO_LOGPROBS
         encoder = ChatEncoder(body, request, reading, http, self._clock, has_lmi_slips=is_strict)
         if body.echo and not encoder.echoed:
-            ignored.append("echo")
+            idle["echo"] = ""
         return Call(
             (request,),
             encoder,
             stream=bool(body.stream),
-            ignored=tuple(ignored),
-            reasons=reasons_of(ignored, body, reading),
+            idle=idle,
             wants_progress=tells_progress(body, reading),
         )
 

@@ -24,7 +24,6 @@ from dragoman.server.apis.openai_wire.sampling import (
     check_shared,
     logprob_bounds,
     logprob_count,
-    reasons_of,
     shared_request,
     tells_progress,
     without_effect,
@@ -282,13 +281,11 @@ class CompletionsDialect(PureDialect):
         check_shared(raw, body, self._reading, exempt=("max_tokens",) if only_prompt else ())
         self._check(body)
         requests = self._requests(body, _prompts(body, self._reading), http.request_id)
-        ignored = tuple(without_effect(raw, body, requests[0], self._reading))
         return Call(
             requests=requests,
             encoder=CompletionEncoder(body, requests, self._reading, http, int(self._clock())),
             stream=bool(body.stream),
-            ignored=ignored,
-            reasons=reasons_of(ignored, body, self._reading),
+            idle=without_effect(raw, body, requests[0], self._reading),
             wants_progress=tells_progress(body, self._reading),
         )
 

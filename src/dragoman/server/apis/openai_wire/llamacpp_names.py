@@ -142,7 +142,6 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(ALIASES, _OVERRIDDEN),
     "repeat_last_n": WHOLE_TEXT,
     **dict.fromkeys(OF_SHIFTS, NO_SHIFT),
-    "samplers": UNORDERED,
     "post_sampling_probs": "no log-probabilities are asked for",
 }
 
@@ -193,26 +192,24 @@ def without_unlisted(
     )
 
 
-def idle_llama_names(
-    raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams, profile: Profile, lacks: Collection[str]
-) -> set[str]:
-    """Its fields that change nothing, and fields of any name whose sampler is off."""
+def idle_llama_names(raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams) -> set[str]:
+    """Its fields that change nothing, besides those of `unlisted_names`."""
     idle = {name for name in ALIASES.keys() & raw.keys() if any(one in raw for one in ALIASES[name])}
     penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
     if body.repeat_last_n not in (None, -1, 0) and penalties != (1.0, 0.0, 0.0):
         idle.add("repeat_last_n")
     if body.post_sampling_probs and not sampling.logprobs:
         idle.add("post_sampling_probs")
-    return idle | unlisted_names(raw, body, profile, lacks)
+    return idle
 
 
 def unlisted_names(
-    raw: Mapping[str, Any], body: LlamaFields, profile: Profile, lacks: Collection[str] = ()
-) -> set[str]:
-    """Fields whose sampler is not listed, and `samplers` where it has an order of its own or names one we lack."""
+    raw: Mapping[str, Any], body: LlamaFields, profile: Profile, lacks: Collection[str]
+) -> dict[str, str]:
+    """Fields of any name whose sampler is not listed, and `samplers` where it is not done as it says; and why."""
     if body.samplers is None:
-        return set()
+        return {}
     listed = read_samplers(body.samplers, profile)
-    idle = {name for one in ORDER if one not in listed for name in OF_SAMPLERS[one]} & set(raw)
+    idle = {name: NOT_LISTED for one in ORDER if one not in listed for name in OF_SAMPLERS[one] if name in raw}
     is_done = listed == in_order(listed) and not set(listed) & set(lacks)
-    return idle if is_done else {*idle, "samplers"}
+    return idle if is_done else {**idle, "samplers": UNORDERED}

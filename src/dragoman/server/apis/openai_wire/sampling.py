@@ -60,6 +60,9 @@ _NEEDY: Mapping[str, str] = {
 }
 """Fields that have an effect under some condition, and the parameters that they are."""
 
+NO_PROGRESS = "the answer is not streamed, or the engine does not tell how far it is"
+NO_LOGPROBS = "logprobs is not true"
+
 _REASONS: Mapping[str, str] = {
     **IGNORED,
     **keeping.CACHING_REASONS,
@@ -68,8 +71,7 @@ _REASONS: Mapping[str, str] = {
     **llama.REASONS,
     keeping.TTL: keeping.TTL_NO_EFFECT,
     "model": "this route has one model, whatever it is called",
-    "top_logprobs": "logprobs is not true",
-    "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
+    "return_progress": NO_PROGRESS,
 }
 
 REFUSED: Mapping[str, str] = {
@@ -258,13 +260,16 @@ def without_effect(
     request: GenerationRequest,
     reading: Reading,
     kind: type[msgspec.Struct] | None = None,
-) -> list[str]:
-    """Names of fields without effect, in the order sent. `kind`: the Struct that `raw` was read as, if not the body's."""
+) -> dict[str, str]:
+    """Fields without effect, in the order sent, and why, "" if that is not known.
+
+    `kind`: the Struct that `raw` was read as, if not the body's.
+    """
+    profile, model = reading.profile, reading.model
     idle = set(unknown_names(raw, kind or type(body)))
-    idle -= {name for name, nothing in reading.profile.asks_nothing.items() if raw.get(name) == nothing}
-    if reading.profile.ignores_model and not knows_name(reading.model, body.model):
+    idle -= {name for name, nothing in profile.asks_nothing.items() if raw.get(name) == nothing}
+    if profile.ignores_model and not knows_name(model, body.model):
         idle.add("model")
-    model = reading.model
     if needy := [name for name in raw if name in _NEEDY]:
         lacking = lacking_needs(request.sampling, thinks=model.thinks, proposer=model.proposer)
         asked = ((name, _NEEDY[name], PARAMETERS[_NEEDY[name]].needs, getattr(body, name, None)) for name in needy)
@@ -279,30 +284,27 @@ def without_effect(
     idle.update(uncached)
     if body.ttl is not None and keeping.is_ttl_idle():
         idle.add(keeping.TTL)
+    unlisted: dict[str, str] = {}
     if _speaks_llama(body):
-        idle |= llama.idle_llama_names(raw, body, request.sampling, reading.profile, model.lacks)
+        unlisted = llama.unlisted_names(raw, body, profile, model.lacks)
+        idle.update(llama.idle_llama_names(raw, body, request.sampling), unlisted)
     names = [name for name in raw if name in idle]
     names += [name for name in uncached if name not in raw]
-    if body.reasoning_tokens() is not None and not reading.model.thinks:
+    if body.reasoning_tokens() is not None and not model.thinks:
         names.append(thinking.REASONING_TOKENS)
     options = raw.get("stream_options")
     if isinstance(options, dict):
         is_continuous = body.stream_options is not None and body.stream_options.is_continuous
         used = ("include_usage", "continuous_usage_stats") if is_continuous else ("include_usage",)
         names += [f"stream_options.{name}" for name in options if name not in used]
-    return names
+    if not names:
+        return {}
+    reasons = {**_REASONS, **profile.ignored, **unlisted}
+    return {name: reasons.get(name, "") for name in names}
 
 
 def tells_progress(body: SharedBody, reading: Reading) -> bool:
     return bool(body.stream and getattr(body, "return_progress", None) and reading.model.tells_progress)
-
-
-def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
-    if not names:
-        return {}
-    unlisted = llama.unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
-    known = {**_REASONS, **reading.profile.ignored, **dict.fromkeys(unlisted, llama.NOT_LISTED)}
-    return {name: known[name] for name in names if name in known}
 
 
 _SAMPLERS = (

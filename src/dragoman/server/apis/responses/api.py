@@ -193,7 +193,7 @@ def input_tokens(dialect_name: str) -> AnswerCall:
         dialect = model.dialects[dialect_name]
         assert isinstance(dialect, ResponsesDialect)
         parsed = dialect.understood(http, Asking(await ResponseStore.found(server), server))
-        headers = note_ignored(server.switches.for_call(http.headers), dialect.without_effect(parsed))
+        headers = note_ignored(server.switches.for_call(http.headers), [*dialect.without_effect(parsed)])
         tokens = await tokenizing_service(model).tokenize(parsed.request.prompt)
         return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
 

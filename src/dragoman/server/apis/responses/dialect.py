@@ -18,11 +18,10 @@ from dragoman.server.apis.openai_wire.common import Reading, name_in_answer
 from dragoman.server.apis.openai_wire.conversation import ToolUse, check_restricted
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
-from dragoman.server.apis.openai_wire.sampling import check_shared, reasons_of, shared_request, without_effect
+from dragoman.server.apis.openai_wire.sampling import check_shared, shared_request, without_effect
 from dragoman.server.apis.responses.encoder import ResponseEncoder
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
 from dragoman.server.apis.responses.request import (
-    IGNORED,
     TOOL_FIELDS,
     InputItem,
     ReasoningOptions,
@@ -151,16 +150,11 @@ class ResponsesDialect:
         asking.begin(running, is_streamed=bool(body.stream))
         ended = partial(_keep, asking.store)
         encoder = ResponseEncoder(parsed.response, self._profile, parsed.logprobs, self._clock, ended)
-        ignored = self.without_effect(parsed)
         return Call(
             (request,),
             encoder,
             stream=bool(body.stream),
-            ignored=tuple(ignored),
-            reasons={
-                **reasons_of(ignored, body, self._reading),
-                **{name: IGNORED[name] for name in ignored if name in IGNORED},
-            },
+            idle=self.without_effect(parsed),
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
@@ -308,16 +302,13 @@ class ResponsesDialect:
             truncation="auto" if body.truncation == "auto" else "disabled",
         )
 
-    def without_effect(self, parsed: Parsed) -> list[str]:
+    def without_effect(self, parsed: Parsed) -> dict[str, str]:
         body, raw = parsed.body, parsed.raw
-        names = without_effect(raw, body, parsed.request, self._reading)
-        if isinstance(body.input, list):
-            names += [
-                f"input[{position}].encrypted_content"
-                for position, item in enumerate(body.input)
-                if item.encrypted_content
-            ]
-        return list(dict.fromkeys((*names, *idle_names(raw, body, parsed.logprobs))))
+        idle = without_effect(raw, body, parsed.request, self._reading)
+        for position, item in enumerate(body.input if isinstance(body.input, list) else ()):
+            if item.encrypted_content:
+                idle[f"input[{position}].encrypted_content"] = ""
+        return idle | idle_names(raw, body, parsed.logprobs)
 
     def _renamed(self, error: ServerError, paths: Sequence[str]) -> ServerError:
         """A copy of the service's error, which speaks of messages and `max_tokens`, in this API's words."""

@@ -283,8 +283,8 @@ def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
     return {**effort_switches(effort), **(body.chat_template_kwargs or {})}
 
 
-def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None) -> list[str]:
-    """Names of known fields without effect, in the order of `IGNORED`."""
+def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None) -> dict[str, str]:
+    """Fields without effect that only this API has, and why: the known ones in the order of `IGNORED`, then others."""
     given = {name for name in IGNORED if name in raw}
     if logprobs is not None or not body.top_logprobs:
         given.discard("top_logprobs")
@@ -297,7 +297,8 @@ def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None
         given.add("stream_options.include_usage")
     if options is not None and options.is_continuous:
         given.add("stream_options.continuous_usage_stats")
-    return [*(name for name in IGNORED if name in given), *_unknown_inside(raw)]
+    known = {name: why for name, why in IGNORED.items() if name in given}
+    return {**known, **dict.fromkeys(_unknown_inside(raw), "")}
 
 
 def _unknown_inside(raw: Mapping[str, Any]) -> list[str]:
