@@ -19,8 +19,8 @@ from dragoman.errors import InvalidRequest
 from dragoman.host.templates import find_chat_template
 from dragoman.server.api import Call, Dialect, Dialects, HttpCall
 from dragoman.server.apis import set_up_all
-from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.dialects import options_of
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import ChatPrompt, Limits
 from tests.support.console_blocks import without_varying_parts

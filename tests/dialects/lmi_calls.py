@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Call, HttpCall, ModelProfile
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.tgi import TgiDialect
 from dragoman.types import GenerationRequest
 from tests.support.golden import Answer, answer

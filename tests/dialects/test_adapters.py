@@ -8,7 +8,8 @@ import pytest
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.tgi import TgiDialect
 from tests.dialects.lmi_calls import http
 from tests.support.tables import table

@@ -12,7 +12,8 @@ import pytest
 from dragoman.errors import InvalidPayload
 from dragoman.server import json_body
 from dragoman.server.api import Dialect, HttpCall, ModelProfile
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.text import TextDialect
 from dragoman.server.apis.tgi import TgiDialect
 from dragoman.server.json_body import (

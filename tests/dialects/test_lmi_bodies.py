@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import Dialect, HttpCall, ModelProfile
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.lmi_wire.parameters import TABLE
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import TABLE, LmiOptions
 from dragoman.server.apis.tgi import TgiDialect
 from dragoman.types import TextPrompt
 from tests.dialects.lmi_calls import http

@@ -7,7 +7,8 @@ from typing import Any
 
 from dragoman.errors import ALL_KINDS, ServerError
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.tgi import TgiDialect
 from tests.dialects.lmi_calls import PROMPT, http, parse
 from tests.support.golden import Failure

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 

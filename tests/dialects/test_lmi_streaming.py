@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.server.api import Call
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.types import FinishReason, GenerationEvent, TokenOutput
 from tests.dialects.lmi_calls import PROMPT, events_of, http, lines_of, parse, reply_to
 from tests.support.golden import answer

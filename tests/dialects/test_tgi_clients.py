@@ -12,7 +12,8 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import GenerationError, OverloadedError, ValidationError
 
 from dragoman.server.api import Dialect, HttpCall, ModelProfile
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.tgi import TgiDialect
 from tests.support.golden import Failure, answer
 from tests.support.tables import table

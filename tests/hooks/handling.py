@@ -13,11 +13,12 @@ from typing import Any
 
 import httpx
 
-from dragoman.server.apis.lmi.dialect import CHAT, COMPLETIONS, INPUTS, LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import CHAT, COMPLETIONS, INPUTS, LmiDialect
 from dragoman.server.apis.lmi.hooks.loader import load_hooks
 from dragoman.server.apis.lmi.hooks.threads import HandlerLoop, HookPool
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from tests.hooks.hooked import write_file
 from tests.support.fake_service import FakeService
 from tests.support.patience import PATIENCE_S

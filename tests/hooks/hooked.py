@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Dialect, Dialects, HttpCall, Runner
-from dragoman.server.apis.lmi.dialect import CHAT, COMPLETIONS, INPUTS, LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import CHAT, COMPLETIONS, INPUTS, LmiDialect
 from dragoman.server.apis.lmi.hooks.loader import Hooks, load_hooks
 from dragoman.server.apis.lmi.operator.formatters import with_hooks
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from tests.support.golden import Answer, answer
 from tests.support.real_dialects import real_dialects
 

@@ -11,7 +11,7 @@ import httpx
 
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import EngineFailed
-from dragoman.server.apis.lmi.dialect import LmiOptions
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from tests.hooks.handling import handling, post
 from tests.support.fake_service import Script
 from tests.support.server_process import serve

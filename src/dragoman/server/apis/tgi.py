@@ -29,13 +29,12 @@ from dragoman.server.apis.lmi_wire.answers import (
     LMI_RESULTS,
     LmiResult,
     LmiResultOfSeveral,
-    Shape,
     TgiLine,
     TokenEncoder,
 )
 from dragoman.server.apis.lmi_wire.body import FORM_SCHEMA, body_schemas, read_payload
-from dragoman.server.apis.lmi_wire.parameters import TGI, ParameterReader, parameter_schemas, rows_for
-from dragoman.server.apis.lmi_wire.request import Rules, make_requests, read_prompts
+from dragoman.server.apis.lmi_wire.parameters import TGI, LmiOptions, ParameterReader, parameter_schemas
+from dragoman.server.apis.lmi_wire.request import make_requests, read_prompts
 from dragoman.server.apis.tei_wire import TeiInfo, TeiRank, root_dialect, tei_info
 from dragoman.server.descriptions import (
     BY_NAME,
@@ -90,9 +89,8 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class TgiDialect(PureDialect):
     def __init__(self, model: ModelProfile) -> None:
-        self._reader = ParameterReader(TGI, "", model, is_clipped=False)
-        self._rules = Rules(sampling="not_neutral", model=model, includes_stop=True)
-        self._shape = Shape(is_tgi=True, is_tgi_route=True)
+        self._options = LmiOptions(rolling_batch=TGI, model=model)
+        self._reader = ParameterReader(self._options)
 
     def parse(self, http: HttpCall) -> Call:
         payload = read_payload(http)
@@ -103,12 +101,12 @@ class TgiDialect(PureDialect):
         is_stream = http.path == STREAM_PATH or (http.path == LIST_PATH and payload.stream is True)
         if is_stream and (parsed.values.best_of or 1) > 1:
             raise InvalidParameter(f"best_of must be 1 when streaming, got {parsed.values.best_of}", param="best_of")
-        requests, answer, ignored = make_requests(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        requests, answer, ignored = make_requests(prompts, parsed, self._options, http.request_id, is_stream=is_stream)
         is_list = http.path == LIST_PATH
         useless = ("stream",) if payload.stream and not is_stream else ()  # /generate answers whole, whatever it says
         return Call(
             requests=requests,
-            encoder=TokenEncoder("sse", error_body, self._shape, answer, is_list=is_list),
+            encoder=TokenEncoder("sse", error_body, self._options, answer, is_list=is_list),
             stream=is_stream,
             idle={**dict.fromkeys((*payload.unknown, *useless), ""), **ignored},
         )
@@ -186,7 +184,7 @@ def tgi_info(model: ServedModel) -> TgiInfo:
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
     return {
-        **parameter_schemas("TgiParameters", rows_for(TGI), TGI, "", profile.limits),
+        **parameter_schemas("TgiParameters", LmiOptions(rolling_batch=TGI, model=profile)),
         "TgiRequest": an_object(
             {"inputs": described(NON_EMPTY_TEXT, "the prompt")},
             {

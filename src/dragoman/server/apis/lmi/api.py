@@ -28,12 +28,7 @@ from dragoman.server.apis.lmi.deferred import (
     SYNCHRONOUS,
     Polling,
 )
-from dragoman.server.apis.lmi.dialect import (
-    INPUTS,
-    V1_CHAT,
-    LmiOptions,
-    dialect_of_body,
-)
+from dragoman.server.apis.lmi.dialect import INPUTS, V1_CHAT, dialect_of_body
 from dragoman.server.apis.lmi.dialects import LMI, options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, LmiBatchError, LmiShortError, LmiStreamFailure
 from dragoman.server.apis.lmi_wire.answers import (
@@ -45,7 +40,7 @@ from dragoman.server.apis.lmi_wire.answers import (
     LmiResultOfSeveral,
 )
 from dragoman.server.apis.lmi_wire.body import FORM_SCHEMA, body_schemas
-from dragoman.server.apis.lmi_wire.parameters import parameter_schemas, rows_for
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions, parameter_schemas
 from dragoman.server.apis.openai_wire.chat import (
     LMI_STRICT_MAX_TOKENS,
     ChatCompletion,
@@ -120,10 +115,9 @@ def _model_of_path(http: HttpCall, server: Server) -> str | None:
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
     options = options_of(profile)
-    rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
     strict = {"max_tokens": LMI_STRICT_MAX_TOKENS} if profile.settings.get("lmi_strict") else {}
     return {
-        **parameter_schemas("LmiParameters", rows, options.profile, options.lmi_version, profile.limits),
+        **parameter_schemas("LmiParameters", options),
         "LmiRequest": _request_schema(options),
         "LmiForm": FORM_SCHEMA,
         **shared_schemas(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,17 +23,16 @@ from dragoman.server.api import (
     Dialect,
     Encoder,
     HttpCall,
-    ModelProfile,
     Opening,
     PureDialect,
     Reply,
     json_reply,
 )
 from dragoman.server.apis.lmi.errors import error_reply, front_error, generation_body
-from dragoman.server.apis.lmi_wire.answers import Framing, OutputsEncoder, Shape, TokenEncoder
+from dragoman.server.apis.lmi_wire.answers import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload, show
-from dragoman.server.apis.lmi_wire.parameters import ParameterReader, Parsed
-from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_requests, read_prompts
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions, ParameterReader, Parsed
+from dragoman.server.apis.lmi_wire.request import AnswerPlan, make_requests, read_prompts
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.pooling import TextsField, encoded_arrays, read_string, read_texts
 from dragoman.server.apis.openai_wire.profile import Profile
@@ -145,48 +143,10 @@ class WithAdapters:
 FORMATTERS = ("json", "jsonlines", "sse")
 
 
-@dataclass(frozen=True, slots=True)
-class LmiOptions:
-    """Named as `option.*` in serving.properties, but for the model's facts."""
-
-    rolling_batch: str = "auto"
-    lmi_version: str = "0.31"
-    batch_size: int = 1
-    enable_streaming: bool = False
-    output_formatter: str | None = None
-    tgi_compat: bool = False
-    model: ModelProfile = field(default_factory=ModelProfile)
-
-    @property
-    def is_dynamic(self) -> bool:
-        return self.rolling_batch == "disable" or self.batch_size > 1
-
-    @property
-    def profile(self) -> str:
-        return "disable" if self.is_dynamic else self.rolling_batch
-
-    @property
-    def has_tgi_shape(self) -> bool:
-        return self.tgi_compat and not self.is_dynamic
-
-
 class LmiDialect(PureDialect):
     def __init__(self, options: LmiOptions) -> None:
         self.options = options
-        self._reader = ParameterReader(
-            options.profile,
-            options.lmi_version,
-            options.model,
-            with_tgi_names=options.tgi_compat,
-        )
-        self._rules = Rules(
-            sampling="given" if options.lmi_version == "0.32" else "explicit",
-            has_details_by_default=options.has_tgi_shape,
-            is_dynamic=options.is_dynamic,
-            model=options.model,
-        )
-        is_v026 = options.lmi_version == "0.26"
-        self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)
+        self._reader = ParameterReader(options)
 
     def parse(self, http: HttpCall) -> Call:
         return self.parse_payload(read_payload(http), http)
@@ -200,7 +160,7 @@ class LmiDialect(PureDialect):
         if asked is None and parsed.has("stream"):
             asked = parsed.values.stream
         is_stream = self._is_stream(asked, formatter)
-        requests, answer, ignored = make_requests(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        requests, answer, ignored = make_requests(prompts, parsed, self.options, http.request_id, is_stream=is_stream)
         framing, unknown = self._framing(formatter, http.accept), payload.unknown
         if self.options.model.takes_adapters:
             requests = with_adapters(requests, payload.adapters, http)
@@ -214,16 +174,15 @@ class LmiDialect(PureDialect):
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        is_stream = self._asked_for_stream(http)
-        return error_reply(error, is_stream=is_stream, is_dynamic=self.options.is_dynamic, is_tgi=self._shape.is_tgi)
+        return error_reply(error, self.options, is_stream=self._asked_for_stream(http))
 
     def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
-        is_dynamic, is_tgi = self.options.is_dynamic, self._shape.is_tgi
-        stream_error = partial(generation_body, is_stream=is_stream, is_dynamic=is_dynamic, is_tgi=is_tgi)
-        if is_dynamic or (is_stream and answer.prompts.is_array):
-            return OutputsEncoder(framing, stream_error, answer, is_v026=self._shape.is_v026)
-        is_list = answer.prompts.is_array or is_tgi
-        return TokenEncoder(framing, stream_error, self._shape, answer, is_list=is_list)
+        options = self.options
+        stream_error = partial(generation_body, options=options, is_stream=is_stream)
+        if options.is_dynamic or (is_stream and answer.prompts.is_array):
+            return OutputsEncoder(framing, stream_error, options, answer)
+        is_list = answer.prompts.is_array or options.is_tgi
+        return TokenEncoder(framing, stream_error, options, answer, is_list=is_list)
 
     def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
         """No request can switch off streaming that the operator switched on for all dynamic requests."""
@@ -240,7 +199,7 @@ class LmiDialect(PureDialect):
                 return "sse"
             if name == "jsonlines":
                 return "jsonlines"
-        return "sse" if self._shape.is_tgi else "jsonlines"
+        return "sse" if self.options.is_tgi else "jsonlines"
 
     def _asked_for_stream(self, http: HttpCall) -> bool:
         try:
@@ -284,7 +243,7 @@ class LmiPoolingDialect(AnsweringDialect):
         """The Java engines' translator tells what the client did wrong."""
         if isinstance(error, InvalidRequest | CapacityError):
             return front_error(400, "TranslateException", error.message)
-        return error_reply(error)
+        return error_reply(error, LmiOptions())
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         payload = read_payload(http)

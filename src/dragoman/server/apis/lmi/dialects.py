@@ -19,7 +19,6 @@ from dragoman.server.apis.lmi.dialect import (
     INPUTS,
     V1_CHAT,
     LmiDialect,
-    LmiOptions,
     LmiPoolingDialect,
     WithAdapters,
 )
@@ -30,6 +29,7 @@ from dragoman.server.apis.lmi.operator.formatters import with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.apis.lmi_wire.answers import LMI_FINISH
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.openai_wire.chat import ChatDialect
 from dragoman.server.apis.openai_wire.completions import CompletionsDialect
 from dragoman.server.apis.openai_wire.errors import error_shape

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, Reply, json_reply
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.descriptions import KINDS, Content, ErrorFamily, statuses
 
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
@@ -147,34 +148,32 @@ _TGI_TYPES: Mapping[str, str] = {
 """TGI's words for kinds; others are `validation`."""
 
 
-def error_reply(
-    error: ServerError, *, is_stream: bool = False, is_dynamic: bool = False, is_tgi: bool = False
-) -> Reply:
+def error_reply(error: ServerError, options: LmiOptions, *, is_stream: bool = False) -> Reply:
     if error.kind in FRONT_END:
-        body: Body = front_end_body(error)
-    elif error.kind in _PAYLOAD and not is_dynamic:
-        body = short_body(error)
+        body = _in_shape(front_end_body(error), error, options)
+    elif error.kind in _PAYLOAD and not options.is_dynamic:
+        body = _in_shape(short_body(error), error, options)
     else:
-        return json_reply(
-            STATUSES[error.kind], generation_body(error, is_stream=is_stream, is_dynamic=is_dynamic, is_tgi=is_tgi)
-        )
-    return json_reply(STATUSES[error.kind], _with_tgi_fields(body, error) if is_tgi else body)
+        body = generation_body(error, options, is_stream=is_stream)
+    return json_reply(STATUSES[error.kind], body)
 
 
-def generation_body(error: ServerError, *, is_stream: bool, is_dynamic: bool, is_tgi: bool) -> Body:
+def generation_body(error: ServerError, options: LmiOptions, *, is_stream: bool) -> Body:
     """A failed generation, as which a stream tells any failure: its status was sent."""
-    if is_dynamic:
+    if options.is_dynamic:
         body: Body = LmiBatchError(MODEL_ERROR, "invoke handler failure", error.message)
     elif is_stream:
         details = FailedDetails("error", None, None)
         body = LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, MODEL_ERROR)
     else:
         body = LmiFailure("", FailedDetails("error", None, None, None), error.message, MODEL_ERROR)
-    return _with_tgi_fields(body, error) if is_tgi else body
+    return _in_shape(body, error, options)
 
 
-def _with_tgi_fields(body: Body, error: ServerError) -> Body:
-    """TGI's clients raise by these two fields; the front end's errors have no `error` of their own."""
+def _in_shape(body: Body, error: ServerError, options: LmiOptions) -> Body:
+    """The body, with two fields by which TGI's clients raise; the front end's errors have no `error` of their own."""
+    if not options.is_tgi:
+        return body
     return msgspec.structs.replace(body, error=error.message, error_type=_TGI_TYPES.get(error.kind, "validation"))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -27,6 +26,7 @@ from dragoman.server.api import (
     jsonline,
     sse,
 )
+from dragoman.server.apis.lmi_wire.parameters import LmiOptions
 from dragoman.server.apis.lmi_wire.request import AnswerPlan
 from dragoman.server.timings import NO_TIMINGS, ShownTimings, Timings
 from dragoman.types import (
@@ -171,112 +171,10 @@ Line = LmiLine | TgiLine
 LMI_RESULTS = (LmiResult, LmiResultOfSeveral)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One of the LMI shapes. `is_tgi`: tgi_compat or TGI's routes. `is_tgi_route`: also the fields that only TGI has."""
-
-    is_tgi: bool = False
-    is_tgi_route: bool = False
-    is_v026: bool = False
-
-
 def finite(logprob: float | None) -> float | None:
     if logprob is None or logprob >= LOWEST_LOGPROB:
         return logprob
     return LOWEST_LOGPROB  # minus infinity, and NaN, which compares false with everything
-
-
-class ObjectBuilder:
-    def __init__(self, shape: Shape, answer: AnswerPlan) -> None:
-        self._shape = shape
-        self._answer = answer
-        self._is_plain_v026 = shape.is_v026 and not shape.is_tgi
-        self.token: Callable[[TokenOutput], LmiToken] = _lmi_token
-        if shape.is_tgi:
-            self.token = _tgi_token
-        elif shape.is_v026:
-            self.token = _v026_token
-
-    def result(self, prompt_text: str, prompt: PromptInfo, sequences: Sequence[SequenceResult]) -> Result:
-        best, *others = best_first(sequences, is_ranked=self._answer.is_beam_search)
-        text = self.text(prompt_text, best.text)
-        if not (self._answer.has_details or self._answer.is_several):
-            return LmiResult(text)
-        named = self._sequence(best, prompt)
-        if others:
-            named["best_of_sequences"] = [
-                LmiSequence(generated_text=self.text(prompt_text, other.text), **self._sequence(other, prompt))
-                for other in others
-            ]
-        if self._is_plain_v026:
-            del named["generated_tokens"]
-            return LmiResult(text, LmiDetails(**named), named["tokens"])
-        if self._answer.is_several:
-            return LmiResultOfSeveral(text, LmiDetailsOfSeveral(inputs=prompt_text, **named))
-        return LmiResult(text, LmiDetails(inputs=prompt_text, **named))
-
-    def text(self, prompt_text: str, text: str) -> str:
-        return prompt_text + text if self._answer.has_full_text else text
-
-    def stream_details(
-        self,
-        finish_reason: FinishReason,
-        num_tokens: int,
-        prompt_text: str,
-        prompt: PromptInfo,
-        top_tokens: list[list[LmiToken]],
-    ) -> LmiDetails:
-        """Without the tokens, which were sent already."""
-        is_tgi = self._shape.is_tgi
-        shows_top_tokens = self._answer.has_top_tokens and not self._shape.is_tgi_route  # TGI: on every event only
-        return LmiDetails(
-            finish_reason=LMI_FINISH[finish_reason],
-            generated_tokens=UNSET if self._is_plain_v026 else num_tokens,
-            inputs=UNSET if self._is_plain_v026 else prompt_text,
-            prefill=self._prefill(prompt),
-            top_tokens=top_tokens if shows_top_tokens else UNSET,
-            seed=self._seed(prompt),
-            input_length=len(prompt.token_ids) if is_tgi else UNSET,
-        )
-
-    def top_tokens(self, token: TokenOutput) -> list[LmiToken]:
-        return [
-            self.token(TokenOutput(top.id, top.text, logprob=top.logprob, special=token.special and top.id == token.id))
-            for top in token.top
-        ]
-
-    def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> dict[str, Any]:
-        has_top_tokens = self._answer.has_top_tokens
-        return {
-            "finish_reason": LMI_FINISH[sequence.finish_reason],
-            "generated_tokens": len(sequence.tokens),
-            "tokens": [self.token(token) for token in sequence.tokens],
-            "prefill": self._prefill(prompt),
-            "top_tokens": [self.top_tokens(token) for token in sequence.tokens] if has_top_tokens else UNSET,
-            "seed": self._seed(prompt),
-        }
-
-    def _seed(self, prompt: PromptInfo) -> int | UnsetType | None:
-        """TGI tells it: null where nothing was drawn."""
-        if not self._shape.is_tgi:
-            return UNSET
-        return prompt.seed if self._answer.is_sampling else None
-
-    def _prefill(self, prompt: PromptInfo) -> list[LmiPromptToken] | UnsetType:
-        """TGI's clients expect the field in any case."""
-        if self._answer.has_prefill:
-            return [self._prompt_token(token) for token in prompt.tokens]
-        return [] if self._shape.is_tgi else UNSET
-
-    def _prompt_token(self, token: TokenOutput) -> LmiPromptToken:
-        logprob = finite(token.logprob)
-        return LmiPromptToken(
-            id=token.id,
-            text=token.token_text or token.text,
-            logprob=logprob if self._shape.is_tgi else UNSET,
-            log_prob=logprob,
-            top_tokens=self.top_tokens(token) if self._answer.has_prompt_top_tokens else UNSET,
-        )
 
 
 def best_first(sequences: Sequence[SequenceResult], *, is_ranked: bool) -> list[SequenceResult]:
@@ -327,14 +225,19 @@ class TokenEncoder(LmiEncoder):
     """Answers of rolling batches: one object per prompt, or one object per token of the first sequence."""
 
     def __init__(
-        self, framing: Framing, stream_error: ErrorObject, shape: Shape, answer: AnswerPlan, *, is_list: bool
+        self, framing: Framing, stream_error: ErrorObject, options: LmiOptions, answer: AnswerPlan, *, is_list: bool
     ) -> None:
         super().__init__(framing, stream_error)
-        self._shape = shape
         self._answer = answer
-        self._build = ObjectBuilder(shape, answer)
-        self._token = self._build.token
         self._is_list = is_list
+        self._is_tgi = options.is_tgi
+        self._is_tgi_route = options.is_tgi_route
+        self._is_plain_v026 = options.is_v026 and not options.is_tgi
+        self._token: Callable[[TokenOutput], LmiToken] = _lmi_token
+        if options.is_tgi:
+            self._token = _tgi_token
+        elif options.is_v026:
+            self._token = _v026_token
         self._prompt_text = answer.prompts.texts[0]
         self._prompt = PromptInfo(self._prompt_text, ())
         self._texts: list[str] = []
@@ -343,10 +246,7 @@ class TokenEncoder(LmiEncoder):
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         texts = self._answer.prompts.texts
-        bodies = [
-            self._build.result(text, result.prompt, result.sequences)
-            for text, result in zip(texts, results, strict=True)
-        ]
+        bodies = [self._result(text, result) for text, result in zip(texts, results, strict=True)]
         for index, body in enumerate(bodies):
             body.timings = self._timings.of(index)
         return json_reply(200, bodies if self._is_list else bodies[0])
@@ -366,50 +266,110 @@ class TokenEncoder(LmiEncoder):
 
     def _line(self, token: TokenOutput) -> Line:
         self._num_tokens += 1
-        if self._shape.is_tgi:
-            return self._tgi_line(token)
-        if self._answer.has_top_tokens:
-            self._top_tokens.append(self._build.top_tokens(token))
-        return LmiLine(self._token(token))
-
-    def _tgi_line(self, token: TokenOutput) -> Line:
         made = self._token(token)
-        top_tokens: list[LmiToken] | UnsetType = UNSET
+        shown: list[LmiToken] | UnsetType = UNSET
         if self._answer.has_top_tokens:
-            top_tokens = self._build.top_tokens(token)
-            self._top_tokens.append(top_tokens)
-        if not self._shape.is_tgi_route:
-            return LmiLine(made, top_tokens)
-        return TgiLine(index=self._num_tokens, token=made, top_tokens=top_tokens, generated_text=None, details=None)
+            self._top_tokens.append(self._alternatives(token))
+            if self._is_tgi:
+                shown = self._top_tokens[-1]
+        if self._is_tgi_route:
+            return TgiLine(index=self._num_tokens, token=made, top_tokens=shown, generated_text=None, details=None)
+        return LmiLine(made, shown)
 
     def _last_line(self, token: TokenOutput | None, finish_reason: FinishReason) -> Line:
         """A stream without any token still ends with one, which does not count."""
         line = self._line(token or NO_TOKEN)
         if token is None:
             self._num_tokens -= 1
-        line.generated_text = self._build.text(self._prompt_text, "".join(self._texts))
+        line.generated_text = self._text(self._prompt_text, "".join(self._texts))
         line.timings = self._timings.of()
         if self._answer.has_details:
-            line.details = self._build.stream_details(
-                finish_reason, self._num_tokens, self._prompt_text, self._prompt, self._top_tokens
-            )
+            line.details = self._details(finish_reason)
         return line
+
+    def _result(self, prompt_text: str, result: GenerationResult) -> Result:
+        best, *others = best_first(result.sequences, is_ranked=self._answer.is_beam_search)
+        text = self._text(prompt_text, best.text)
+        if not (self._answer.has_details or self._answer.is_several):
+            return LmiResult(text)
+        named = self._sequence(best, result.prompt)
+        if others:
+            named["best_of_sequences"] = [
+                LmiSequence(generated_text=self._text(prompt_text, other.text), **self._sequence(other, result.prompt))
+                for other in others
+            ]
+        if self._is_plain_v026:
+            del named["generated_tokens"]
+            return LmiResult(text, LmiDetails(**named), named["tokens"])
+        if self._answer.is_several:
+            return LmiResultOfSeveral(text, LmiDetailsOfSeveral(inputs=prompt_text, **named))
+        return LmiResult(text, LmiDetails(inputs=prompt_text, **named))
+
+    def _text(self, prompt_text: str, text: str) -> str:
+        return prompt_text + text if self._answer.has_full_text else text
+
+    def _details(self, finish_reason: FinishReason) -> LmiDetails:
+        """The details of a stream, without the tokens, which were sent already."""
+        shows_top_tokens = self._answer.has_top_tokens and not self._is_tgi_route  # TGI: on every event only
+        return LmiDetails(
+            finish_reason=LMI_FINISH[finish_reason],
+            generated_tokens=UNSET if self._is_plain_v026 else self._num_tokens,
+            inputs=UNSET if self._is_plain_v026 else self._prompt_text,
+            prefill=self._prefill(self._prompt),
+            top_tokens=self._top_tokens if shows_top_tokens else UNSET,
+            seed=self._seed(self._prompt),
+            input_length=len(self._prompt.token_ids) if self._is_tgi else UNSET,
+        )
+
+    def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> dict[str, Any]:
+        has_top_tokens = self._answer.has_top_tokens
+        return {
+            "finish_reason": LMI_FINISH[sequence.finish_reason],
+            "generated_tokens": len(sequence.tokens),
+            "tokens": [self._token(token) for token in sequence.tokens],
+            "prefill": self._prefill(prompt),
+            "top_tokens": [self._alternatives(token) for token in sequence.tokens] if has_top_tokens else UNSET,
+            "seed": self._seed(prompt),
+        }
+
+    def _seed(self, prompt: PromptInfo) -> int | UnsetType | None:
+        """TGI tells it: null where nothing was drawn."""
+        if not self._is_tgi:
+            return UNSET
+        return prompt.seed if self._answer.is_sampling else None
+
+    def _prefill(self, prompt: PromptInfo) -> list[LmiPromptToken] | UnsetType:
+        """TGI's clients expect the field in any case."""
+        if self._answer.has_prefill:
+            return [self._prompt_token(token) for token in prompt.tokens]
+        return [] if self._is_tgi else UNSET
+
+    def _prompt_token(self, token: TokenOutput) -> LmiPromptToken:
+        logprob = finite(token.logprob)
+        return LmiPromptToken(
+            id=token.id,
+            text=token.token_text or token.text,
+            logprob=logprob if self._is_tgi else UNSET,
+            log_prob=logprob,
+            top_tokens=self._alternatives(token) if self._answer.has_prompt_top_tokens else UNSET,
+        )
+
+    def _alternatives(self, token: TokenOutput) -> list[LmiToken]:
+        return [
+            self._token(
+                TokenOutput(top.id, top.text, logprob=top.logprob, special=token.special and top.id == token.id)
+            )
+            for top in token.top
+        ]
 
 
 class OutputsEncoder(LmiEncoder):
     """Answers of dynamic batches, and streams of several prompts: line N has the N-th token's text of each prompt."""
 
-    def __init__(
-        self,
-        framing: Framing,
-        stream_error: ErrorObject,
-        answer: AnswerPlan,
-        *,
-        is_v026: bool,
-    ) -> None:
+    def __init__(self, framing: Framing, stream_error: ErrorObject, options: LmiOptions, answer: AnswerPlan) -> None:
         super().__init__(framing, stream_error)
         self._answer = answer
-        self._is_v026 = is_v026
+        self._is_v026 = options.is_v026
         self._pending: list[deque[str]] = [deque() for _ in answer.prompts.texts]
         self._is_running = [True for _ in answer.prompts.texts]
         self._has_begun = [False for _ in answer.prompts.texts]

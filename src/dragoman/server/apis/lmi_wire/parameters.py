@@ -1,4 +1,4 @@
-"""The `parameters` of an LMI or TGI request: a table with one row each, read and described by its rows.
+"""The `parameters` of an LMI or TGI request: the options that shape them, and a table with one row each.
 
 Reading, the `x-dragoman-ignored` header, docs/dialects/lmi.md and the OpenAPI document are derived from the table, for
 every backend profile and version. Types and ranges are those of all APIs; errors tell the names that were sent.
@@ -23,18 +23,50 @@ from dragoman.server.apis.openai_wire.describe import field_schemas
 from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import SharedBody
-from dragoman.server.descriptions import (
-    BOOLEAN,
-    Schema,
-    any_of,
-    described,
-    struct_schemas,
-)
+from dragoman.server.descriptions import BOOLEAN, Schema, any_of, described, struct_schemas
 from dragoman.types import Limits
 
 BACKENDS = ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed")
 TGI = "tgi"  # the profile of TGI's own routes; its names are also taken on LMI routes with tgi_compat
 VERSIONS = ("0.26", "0.31", "0.32")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LmiOptions:
+    """The way that routes read requests and answer them. `rolling_batch` is `TGI` on TGI's own routes.
+
+    Named as `option.*` in serving.properties, but for the model's facts.
+    """
+
+    rolling_batch: str = "auto"
+    lmi_version: str = "0.31"
+    batch_size: int = 1
+    enable_streaming: bool = False
+    output_formatter: str | None = None
+    tgi_compat: bool = False
+    model: ModelProfile = dataclasses.field(default_factory=ModelProfile)
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self.rolling_batch == "disable" or self.batch_size > 1
+
+    @property
+    def profile(self) -> str:
+        return "disable" if self.is_dynamic else self.rolling_batch
+
+    @property
+    def is_tgi_route(self) -> bool:
+        return self.rolling_batch == TGI
+
+    @property
+    def is_tgi(self) -> bool:
+        """True if answers have TGI's shapes."""
+        return self.is_tgi_route or (self.tgi_compat and not self.is_dynamic)
+
+    @property
+    def is_v026(self) -> bool:
+        return self.lmi_version == "0.26"
+
 
 _EVERY = (*BACKENDS, TGI)
 _VLLM = ("auto", "vllm", "lmi-dist")
@@ -62,8 +94,9 @@ class Param:
     needs: Need = Need.NOTHING
     skips_booleans: bool = False
 
-    def default_for(self, profile: str, version: str) -> Any:
-        return self.defaults.get(f"{profile}/{version}", self.defaults.get(profile, self.default))
+    def default_for(self, options: LmiOptions) -> Any:
+        of_profile = self.defaults.get(options.profile, self.default)
+        return self.defaults.get(f"{options.profile}/{options.lmi_version}", of_profile)
 
 
 def _row(name: str, profiles: tuple[str, ...] = BACKENDS, *, of: str = "", **changes: Any) -> Param:
@@ -248,30 +281,22 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 class ParameterReader:
-    """`is_clipped`: a prompt and an answer that are too long together have a shorter answer."""
-
-    def __init__(
-        self,
-        profile: str,
-        version: str,
-        model: ModelProfile,
-        *,
-        with_tgi_names: bool = False,
-        is_clipped: bool = True,
-    ) -> None:
-        self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
+    def __init__(self, options: LmiOptions) -> None:
+        self._rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
         self._places = {name: place for place, name in enumerate(self._rows)}
         self._documented = {row.field: row.name for row in (*reversed(TABLE), *reversed(self._rows.values()))}
         self._defaults: dict[str, Any] = {}
         for row in self._rows.values():
-            default = row.default_for(profile, version)
+            default = row.default_for(options)
             is_neutral = row.field in PARAMETERS and default == neutral_value(row.field)
             if default and not is_neutral:  # the others are what a request without them has
                 self._defaults.setdefault(row.field, default)
-        self._defaults |= model.overriding_defaults
-        words = profile_of(self._rows, model.limits)
-        thinking = ModelProfile(limits=model.limits, abilities=frozenset({"thinking"}))
-        self._reading = Reading(replace(words, clips_overflow=is_clipped), thinking)
+        limits = options.model.limits
+        self._defaults |= options.model.overriding_defaults
+        thinking = ModelProfile(limits=limits, abilities=frozenset({"thinking"}))
+        # Too long a prompt and answer together: LMI has a shorter answer, TGI's routes refuse them.
+        words = replace(profile_of(self._rows, limits), clips_overflow=not options.is_tgi_route)
+        self._reading = Reading(words, thinking)
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
         """null means not given. Raises: InvalidParameter for the first that is not legal."""
@@ -334,16 +359,15 @@ _COERCED = (
 )
 
 
-def parameter_schemas(
-    name: str, rows: Mapping[str, Param], profile: str, version: str, limits: Limits
-) -> dict[str, Schema]:
-    """The `parameters` object with these rows of the table, as component `name`, and the components it refers to."""
+def parameter_schemas(name: str, options: LmiOptions) -> dict[str, Schema]:
+    """The `parameters` object with these options, as component `name`, and the components it refers to."""
     made = struct_schemas([LmiBody])
-    fields = schemas_of_fields(rows, limits)
+    rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
+    fields = schemas_of_fields(rows, options.model.limits)
     properties = {}
     for spelling, row in rows.items():
         effect = row.effect if row.needs is Need.NOTHING else f"{row.effect} ({row.needs})"
-        default = row.default_for(profile, version)
+        default = row.default_for(options)
         text = effect if spelling == row.name else f"the same as {row.name}"
         is_legal = row.bounds is None or default is None or not row.bounds.problem(default)  # TGI's top_k 0 is left out
         field = any_of(*fields[row.field]["anyOf"], BOOLEAN) if row.skips_booleans else fields[row.field]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.parameters import Need, asks_for_something, idle_parameters, lacking_needs
-from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.body import show
-from dragoman.server.apis.lmi_wire.parameters import LmiBody, Parsed, name_as_sent
+from dragoman.server.apis.lmi_wire.parameters import LmiBody, LmiOptions, Parsed, name_as_sent
 from dragoman.server.apis.openai_wire.sampling import shared_request
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
@@ -26,21 +25,6 @@ class Prompts(NamedTuple):
 
     texts: tuple[str, ...]
     is_array: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The way one family of routes reads parameters. `includes_stop`: a text that ends with a stop string has it.
-
-    `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
-    a value that is not neutral.
-    """
-
-    sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
-    has_details_by_default: bool = False
-    is_dynamic: bool = False
-    model: ModelProfile = field(default_factory=ModelProfile)
-    includes_stop: bool = False
 
 
 class AnswerPlan(msgspec.Struct, frozen=True):
@@ -76,19 +60,19 @@ def read_prompts(inputs: Any) -> Prompts:
 
 
 def make_requests(
-    prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *, is_stream: bool
+    prompts: Prompts, parsed: Parsed, options: LmiOptions, request_id: str, *, is_stream: bool
 ) -> tuple[tuple[GenerationRequest, ...], AnswerPlan, dict[str, str]]:
     """The requests of a call, one per prompt, what its answer shows, and the parameters without effect, with the reasons.
 
     Raises: InvalidParameter where parameters contradict each other.
     """
     values = parsed.values
-    is_one_answer = is_stream or rules.is_dynamic
-    decided = _decided(parsed, rules, is_one_answer=is_one_answer)
-    is_details = rules.has_details_by_default if values.details is None else values.details
+    is_one_answer = is_stream or options.is_dynamic
+    decided = _decided(parsed, options, is_one_answer=is_one_answer)
+    is_details = options.tgi_compat if values.details is None else values.details
     answer = AnswerPlan(
         prompts=prompts,
-        has_details=is_details and not rules.is_dynamic,
+        has_details=is_details and not options.is_dynamic,
         is_several=not is_one_answer and max(decided.n or 1, decided.best_of or 1) > 1,
         is_beam_search=bool(decided.use_beam_search),
         is_sampling=not decided.use_beam_search and decided.temperature != 0,
@@ -110,11 +94,11 @@ def make_requests(
         name_as_sent(error, parsed.documented, parsed.sent)
         raise
     first = _with_grammar_as_sent(first, parsed)
-    if rules.model.takes_adapters and values.adapter_id is not None:
+    if options.model.takes_adapters and values.adapter_id is not None:
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
     more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
-    ignored = _ineffective(parsed, first.sampling, answer, rules, is_one_answer=is_one_answer)
+    ignored = _ineffective(parsed, first.sampling, answer, options, is_one_answer=is_one_answer)
     return (first, *more), answer, ignored
 
 
@@ -129,7 +113,7 @@ def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> Generat
     return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
 
 
-def _decided(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> LmiBody:
+def _decided(parsed: Parsed, options: LmiOptions, *, is_one_answer: bool) -> LmiBody:
     """The parameters in the words of all APIs: greedy (temperature 0), beams or sampling, and the number of sequences.
 
     Raises: InvalidParameter for contradictions.
@@ -149,7 +133,7 @@ def _decided(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> LmiBody:
         raise _contradiction(parsed, "n", n, f"be at most num_beams ({num_beams})")
     if not is_beams and values.best_of is not None and n > values.best_of:
         raise _contradiction(parsed, "n", n, f"be at most best_of ({values.best_of})")
-    is_sampled = not is_beams and _is_sampled(parsed, rules)
+    is_sampled = not is_beams and _is_sampled(parsed, options)
     if not is_sampled:
         for name in _OF_DRAWING.intersection(parsed.fields):
             setattr(body, name, None)
@@ -160,7 +144,7 @@ def _decided(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> LmiBody:
     body.n, width = 1 if is_one_answer else n, num_beams if is_beams else drawn
     body.best_of = width if width > 1 else None
     body.stream = None  # a stream sends the best sequence when it is known
-    body.include_stop_str_in_output = body.include_stop_str_in_output or rules.includes_stop
+    body.include_stop_str_in_output = body.include_stop_str_in_output or options.is_tgi_route
     if body.decoder_input_details and body.prompt_logprobs is None:
         body.prompt_logprobs = 0
     return body
@@ -171,44 +155,42 @@ def _contradiction(parsed: Parsed, target: str, value: int, rule: str) -> Invali
     return InvalidParameter(f"{name} must {rule}, got {value}", param=name)
 
 
-def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
+def _wants_sampling(parsed: Parsed, options: LmiOptions) -> bool:
+    """LMI samples if do_sample says so, LMI 0.32 also if any parameter of sampling is given, TGI if one is not neutral."""
     values = parsed.values
-    match rules.sampling:
-        case "explicit":
-            return values.do_sample is True
-        case "given":
-            is_any_given = any(parsed.has(target) for target in SAMPLING_TARGETS)
-            return is_any_given if values.do_sample is None else values.do_sample
-        case "not_neutral":
-            given = ((target, value) for target in SAMPLING_TARGETS if (value := getattr(values, target)) is not None)
-            return values.do_sample is True or any(asks_for_something(target, value) for target, value in given)
+    if options.is_tgi_route:
+        given = ((target, value) for target in SAMPLING_TARGETS if (value := getattr(values, target)) is not None)
+        return values.do_sample is True or any(asks_for_something(target, value) for target, value in given)
+    if options.lmi_version == "0.32" and values.do_sample is None:
+        return any(parsed.has(target) for target in SAMPLING_TARGETS)
+    return values.do_sample is True
 
 
-def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
+def _is_sampled(parsed: Parsed, options: LmiOptions) -> bool:
     """Temperature 0 is greedy, and so are top_k 0 and top_p 0 together (TensorRT-LLM)."""
     values = parsed.values
     is_greedy_by_value = values.temperature == 0 or _is_greedy_by_filters(values)
-    return _wants_sampling(parsed, rules) and not is_greedy_by_value
+    return _wants_sampling(parsed, options) and not is_greedy_by_value
 
 
 def _ineffective(
-    parsed: Parsed, sampling: SamplingParams, answer: AnswerPlan, rules: Rules, *, is_one_answer: bool
+    parsed: Parsed, sampling: SamplingParams, answer: AnswerPlan, options: LmiOptions, *, is_one_answer: bool
 ) -> dict[str, str]:
     """The names of parameters that changed nothing, and why: unknown ones, and those whose `needs` do not hold."""
     unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
     if all(row.needs is Need.NOTHING for row in parsed.sent.values()):
         return unused
-    lacking = lacking_needs(sampling, thinks=rules.model.thinks)
+    lacking = lacking_needs(sampling, thinks=options.model.thinks)
     more = {
         Need.DETAILS: not (answer.has_details or answer.is_several),
         Need.ONE_ANSWER: is_one_answer,
-        Need.ROLLING: rules.is_dynamic,
-        Need.ADAPTERS: not rules.model.takes_adapters,
+        Need.ROLLING: options.is_dynamic,
+        Need.ADAPTERS: not options.model.takes_adapters,
     }
     lacking |= {need for need, is_lacking in more.items() if is_lacking}
     values = parsed.values
     skipped: tuple[str, ...] = ()
-    if _is_greedy_by_filters(values) and _wants_sampling(parsed, rules):
+    if _is_greedy_by_filters(values) and _wants_sampling(parsed, options):
         skipped = ("top_k", "top_p")  # they are the reason why nothing is drawn
     asked = (
         (name, row.field, row.needs, getattr(values, row.field))
