@@ -18,20 +18,17 @@ CAPABILITIES = Capabilities(max_model_len=64, vocab_size=16)
 
 
 class NoReplies:
-    """Of replicas that never answer, until they are told to stop."""
-
-    def __init__(self) -> None:
-        self._is_cancelled = asyncio.Event()
+    """Of replicas that never answer."""
 
     def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]:
         return self
 
     async def __anext__(self) -> EngineOutput | Failure:
-        await self._is_cancelled.wait()
-        raise RuntimeError("it was cancelled")
+        await asyncio.Event().wait()
+        raise AssertionError("nothing ends this")
 
-    def cancel(self) -> None:
-        self._is_cancelled.set()
+    async def aclose(self) -> None:
+        """Nothing was sent."""
 
 
 def test_what_waits_for_replicas_that_are_gone_fails_and_health_says_why() -> None:

@@ -40,10 +40,9 @@ class NearReplies:
             self._queue.get_nowait()
         self._queue.put_nowait(ReplicaLost(f"{self._name} is gone"))
 
-    def cancel(self) -> None:
-        if not self._task.done():
-            self._task.cancel()
-            self._queue.put_nowait(RuntimeError("cancelled"))
+    async def aclose(self) -> None:
+        """Nobody reads any more."""
+        self._task.cancel()
 
     async def _pump(self, engine: Engine, request: EngineRequest) -> None:
         outputs = engine.generate(request)

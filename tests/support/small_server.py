@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +43,7 @@ from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.stop_strings import StopOnTokens
-from dragoman.types import EngineOutput, EngineRequest
+from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, Logits
 from tests.engine.naive import make_request
 from tests.support.byte_tokenizer import EOS_ID, VOCAB_SIZE, ByteTokenizer
@@ -114,16 +114,6 @@ class WatchedEngine(RenewableEngine):
     def __init__(self, built: BuiltEngine) -> None:
         super().__init__(built)
         self.num_requests = self.num_open = 0
-
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput]:
-        """See `Engine`."""
-        outputs = super().generate(request)
-        with self._counted():
-            try:
-                async for output in outputs:
-                    yield output
-            finally:
-                await outputs.aclose()
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
         """See `base.deliver`."""

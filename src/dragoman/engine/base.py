@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from dragoman.errors import EngineDead, InvalidParameter, Overloaded, UnsupportedFeature
+from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.histogram import Histogram
 from dragoman.types import (
     AnswerWatch,
@@ -376,26 +376,6 @@ class Deaths:
 
 
 DEATHS = Deaths()
-
-NOT_STARTED = "the engine was not started"
-
-
-class Life:
-    """The state that decides whether an engine accepts requests. `death`: why it cannot run any; "" if it can."""
-
-    def __init__(self) -> None:
-        self.death = NOT_STARTED
-        self.is_draining = False
-
-    def check_open(self) -> None:
-        if self.death:
-            raise EngineDead(self.death)
-        if self.is_draining:
-            raise Overloaded("the server is shutting down")
-
-    def end(self) -> None:
-        self.death = self.death or "the engine was shut down"
-
 
 Take = Callable[[EngineOutput], bool]
 """Takes an output of a request, on its event loop; False = the request needs no more of them."""

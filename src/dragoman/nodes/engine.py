@@ -10,7 +10,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -275,7 +275,7 @@ class NodesEngine(SpreadEngine):
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """On all nodes, or on none."""
-        self._check_open()
+        self._life.check_open()
         loaded: dict[NodeProcess | None, Node] = {}
         try:
             await self._change_all(name, directory, loaded, is_replacing=is_replacing)
@@ -294,11 +294,32 @@ class NodesEngine(SpreadEngine):
     def _send_to(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
         live = self._live()
         if not live:
-            raise EngineDead(self._death or "no node has a running engine")
+            raise EngineDead(self._life.death or "no node has a running engine")
         left = [node for node in live if node.name not in avoided] or live
         loads = {node.name: len(node.replies) for node in left}
         chosen = preferred(prefix_key(request), loads)[0]
-        return _NodeReplies(next(node for node in left if node.name == chosen), next(self._numbers), request)
+        return self._replies(next(node for node in left if node.name == chosen), request)
+
+    async def _replies(self, node: Node, request: EngineRequest) -> AsyncGenerator[EngineOutput | Failure, None]:
+        """Send the request to the node; yields its outputs. Closing this ends the request there."""
+        key, is_over = next(self._numbers), False
+        waiting = node.replies[key] = asyncio.Queue()
+        node.keys[request.request_id] = key
+        node.send(Generate(key, request))
+        try:
+            while (item := await waiting.get()) is not None:
+                is_over = not isinstance(item, EngineOutput)
+                if isinstance(item, ReplicaLost):
+                    raise item
+                yield Failure(item.error, node.name) if isinstance(item, Failure) else item
+            is_over = True
+        finally:
+            if not is_over:
+                node.send(Cancel(key))
+            del node.replies[key]
+            node.progress.pop(key, None)
+            if node.keys.get(request.request_id) == key:
+                del node.keys[request.request_id]
 
     def _live(self) -> list[Node]:
         return [node for node in self._nodes if node.is_live]
@@ -317,7 +338,7 @@ class NodesEngine(SpreadEngine):
             with suppress(ReplicaLost):
                 names = await self._change(node, name, directory, is_replacing=is_replacing)
                 changed[process] = node
-        self._check_open()
+        self._life.check_open()
         self._adapter_changes[name] = next(self._numbers), directory
         self._capabilities = replace(self._capabilities, adapters=names)
 
@@ -362,12 +383,13 @@ class NodesEngine(SpreadEngine):
         was_live = node.process is process and node.is_live
         reason = f"the process of {node.name} (pid {process.pid}) is gone"
         others = [other for other in self._live() if other is not node]
-        if was_live and not others and not self._refusal:
-            self._death = reason
+        if was_live and not others and not self._life.is_draining:
+            self._life.death = reason
+            self._life.stop(EngineDead, reason)
             DEATHS.tell()
         self._detach(node, process, reason)
         await asyncio.to_thread(self._processes.drop, process)
-        if self._refusal or not was_live:
+        if self._life.is_draining or not was_live:
             return
         logger.error("%s%s", reason, "" if others else "; no other is left")
         if others:
@@ -388,7 +410,7 @@ class NodesEngine(SpreadEngine):
 
     async def _replace(self, node: Node) -> None:
         pause_s = FIRST_PAUSE_S
-        while not self._death and not self._refusal:
+        while not self._life.death and not self._life.is_draining:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
             try:
@@ -447,44 +469,3 @@ def _take(node: Node, message: object) -> None:
             pass
         case _:
             raise TypeError(type(message).__name__)
-
-
-class _NodeReplies:
-    """A node's outputs for one request; the constructor sends the request."""
-
-    def __init__(self, node: Node, key: int, request: EngineRequest) -> None:
-        self._node = node
-        self._key = key
-        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
-        self._is_open = True
-        self._request_id = request.request_id
-        node.replies[key] = self._queue
-        node.keys[request.request_id] = key
-        node.send(Generate(key, request))
-
-    def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]:
-        return self
-
-    async def __anext__(self) -> EngineOutput | Failure:
-        item = await self._queue.get()
-        if isinstance(item, EngineOutput):
-            return item
-        self._close()
-        if item is None:
-            raise StopAsyncIteration
-        if isinstance(item, ReplicaLost):
-            raise item
-        return Failure(item.error, self._node.name)
-
-    def cancel(self) -> None:
-        if self._is_open:
-            self._close()
-            self._node.send(Cancel(self._key))
-            self._queue.put_nowait(ReplicaLost("the request was cancelled"))
-
-    def _close(self) -> None:
-        self._is_open = False
-        self._node.replies.pop(self._key, None)
-        self._node.progress.pop(self._key, None)
-        if self._node.keys.get(self._request_id) == self._key:
-            del self._node.keys[self._request_id]

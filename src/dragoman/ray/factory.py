@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +44,7 @@ class FoundDeployment:
 
     def _send(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
         # Outside the HTTP call's context: Serve treats calls with one context as one, and would mix up several prompts.
-        return _HandleReplies(contextvars.Context().run(self.handle.generate.remote, request, avoided))
+        return _replies(contextvars.Context().run(self.handle.generate.remote, request, avoided))
 
 
 class ReplicaFactory:
@@ -79,34 +78,16 @@ def find_deployment(
 factory = ReplicaFactory()
 
 
-class _HandleReplies:
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._is_cancelled = False
-
-    def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]:
-        return self
-
-    async def __anext__(self) -> EngineOutput | Failure:
-        try:
-            reply: EngineOutput | Failure = await anext(self._stream)
-        except StopAsyncIteration:
-            self._is_cancelled = True  # nothing is left to cancel
-            raise
-        except asyncio.CancelledError:
-            if self._is_cancelled:
-                raise RuntimeError("the request was cancelled") from None
-            raise
-        except Exception as error:
-            if _is_loss(error):
-                raise ReplicaLost(f"{type(error).__name__}: {error}") from error
-            raise
-        return reply
-
-    def cancel(self) -> None:
-        if not self._is_cancelled:
-            self._is_cancelled = True
-            self._stream.cancel()
+async def _replies(stream: Any) -> AsyncGenerator[EngineOutput | Failure, None]:
+    """The outputs of a request. Closing this ends the request on its replica."""
+    try:
+        async for reply in stream:
+            yield reply
+    except BaseException as error:
+        stream.cancel()
+        if isinstance(error, Exception) and _is_loss(error):
+            raise ReplicaLost(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 def _is_loss(error: Exception) -> bool:

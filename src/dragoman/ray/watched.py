@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from dragoman.engine.base import DEATHS, Capabilities
 from dragoman.engine.spread import Send, SpreadEngine
+from dragoman.errors import EngineDead
 
 EVERY_S = 5.0
 PATIENCE_S = 10.0
@@ -50,7 +51,6 @@ class WatchedEngine(SpreadEngine):
                 return self._die(why)
 
     def _die(self, why: str) -> None:
-        self._death = why
-        for replies in list(self._replies.values()):
-            replies.cancel()
+        self._life.death = why
+        self._life.stop(EngineDead, why)
         DEATHS.tell()

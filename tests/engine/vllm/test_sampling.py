@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from dragoman.engine.base import Capabilities
+from dragoman.engine.ranking import SequenceEnd
 from dragoman.engine.vllm.sequences import (
     UNSUPPORTED,
-    Drawn,
     check_temperature,
+    cut_at_stop,
     finish_reason_of,
     output_of,
     prompt_logprobs_of,
-    ranked,
     sampling_arguments,
     top_of,
 )
@@ -156,47 +156,40 @@ def test_the_prompts_log_probabilities_are_aligned_with_it() -> None:
     assert prompt_logprobs_of(told, (1, 2), 1) == [None, PromptLogprob(-3.0, (Logprob(5, -0.1),), 7)]
 
 
-# --- ranking ----------------------------------------------------------------------------------------------------------
+# --- stop strings of ranked sequences ---------------------------------------------------------------------------------
 
 
-def drawn_of(request: EngineRequest, logprobs: list[float], stop_at: int | None = None) -> Drawn:
-    """A sequence of tokens 10, 11 and so on, with a stop string that the token `stop_at` completes."""
-    drawn = Drawn(None if stop_at is None else lambda token_ids: token_ids[-1] == stop_at)
-    for place, logprob in enumerate(logprobs):
-        is_last = place == len(logprobs) - 1
-        piece = Piece([10 + place], [{10 + place: Told(logprob, 1)}], None, "length" if is_last else None)
-        if drawn.take(output_of(request, 0, piece)):
-            break
-    return drawn
+def ended_at(stop_at: int) -> SequenceEnd:
+    """The end of a sequence with a stop string that the token `stop_at` completes."""
+    return SequenceEnd({}, lambda token_ids: token_ids[-1] == stop_at)
 
 
-def test_the_best_come_first_with_what_was_asked_for() -> None:
-    request = asking(best_of=3, n=2, logprobs=0)
-    best = ranked(request, [drawn_of(request, [-1.0, -1.0]), drawn_of(request, [-3.0]), drawn_of(request, [-0.5])])
-    assert [(one.index, one.cumulative_logprob, one.token_ids) for one in best] == [
-        (0, -0.5, [10]),
-        (1, -2.0, [10, 11]),
-    ]
-    assert [one.logprobs for one in best] == [[-0.5], [-1.0, -1.0]]
-    quiet = asking(best_of=2)
-    (only,) = ranked(quiet, [drawn_of(quiet, [-1.0]), drawn_of(quiet, [-2.0])])
-    assert only.logprobs is None
-    assert only.cumulative_logprob == -1.0
+def piece_of(*token_ids: int, reason: str | None = None) -> Piece:
+    return Piece(list(token_ids), [{token_id: Told(-1.0, 1)} for token_id in token_ids], None, reason)
 
 
 def test_a_stop_string_ends_a_ranked_sequence_with_the_token_that_completes_it() -> None:
-    request = asking(best_of=2, logprobs=0)
-    whole = drawn_of(request, [-1.0, -1.0, -1.0], stop_at=11).whole
-    assert whole is not None
-    assert whole.finish_reason is FinishReason.STOP_STRING
-    assert whole.token_ids == [10, 11]
-    assert whole.cumulative_logprob == -2.0
+    request, end = asking(best_of=2, logprobs=0), ended_at(11)
+    first, second = (output_of(request, 0, piece_of(token_id)) for token_id in (10, 11))
+    assert not cut_at_stop(first, end)
+    assert cut_at_stop(second, end)
+    assert (second.token_ids, second.finish_reason) == ([11], FinishReason.STOP_STRING)
 
 
 def test_a_stop_string_is_found_in_the_middle_of_what_came_at_once() -> None:
-    request = asking(best_of=2)
-    drawn = Drawn(lambda token_ids: token_ids[-1] == 11)
-    rows = [{token_id: Told(-1.0, 1)} for token_id in (10, 11, 12)]
-    assert drawn.take(output_of(request, 0, Piece([10, 11, 12], rows)))
-    assert drawn.whole is not None
-    assert drawn.whole.token_ids == [10, 11]
+    output = output_of(asking(best_of=2), 0, piece_of(10, 11, 12))
+    assert cut_at_stop(output, ended_at(11))
+    assert output.token_ids == [10, 11]
+    assert output.logprobs is not None
+    assert output.top_logprobs is not None
+    assert len(output.logprobs) == len(output.top_logprobs) == 2
+
+
+def test_a_sequence_that_ends_by_itself_keeps_its_own_end() -> None:
+    request = asking(best_of=2, stop_token_ids=(11,))
+    output = output_of(request, 0, piece_of(10, 11, reason="stop"))
+    assert not cut_at_stop(output, ended_at(11))
+    assert output.finish_reason is FinishReason.STOP_TOKEN
+    full = output_of(request, 0, piece_of(10, 11, reason="length"))
+    assert cut_at_stop(full, ended_at(11))
+    assert full.finish_reason is FinishReason.STOP_STRING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from dragoman.engine.ranking import SequenceEnd
 from dragoman.engine.remote.wire import Candidate, Choice, Logprobs, is_token_id, token_id
 from dragoman.errors import EngineFailed, InvalidRequest
 from dragoman.tokenizer.base import Tokenizer
@@ -37,8 +38,7 @@ class SequenceAnswer:
     """
 
     __slots__ = (
-        "_criterion", "_ends", "_ids_of", "_most", "_num_tokens", "_num_top", "_request", "_sum", "_token_ids", "_wants",
-        "index", "reason",
+        "_end", "_ids_of", "_most", "_num_tokens", "_num_top", "_request", "_sum", "_wants", "index", "reason",
     )  # fmt: skip
 
     def __init__(
@@ -55,19 +55,17 @@ class SequenceAnswer:
         self.reason: FinishReason | None = None
         self._request = request
         self._ids_of = ids_of
-        self._criterion = criterion
         self._wants = sampling.logprobs is not None or request.is_ranked
         self._num_top = sampling.logprobs or 0
-        self._token_ids: list[int] = []  # only for the criterion
         self._sum = 0.0
         self._num_tokens = 0
         self._most = request.max_tokens if sees_ends else sys.maxsize
-        self._ends = request.end_reasons() if sees_ends else {}
+        self._end = SequenceEnd(request.end_reasons() if sees_ends else {}, criterion)
 
     def push(self, choice: Choice) -> EngineOutput | None:
         """The output for an event, None for an empty event. Raises: EngineFailed."""
         token_ids = self._ids_of(choice)
-        size = self._end(token_ids)
+        size, self.reason = self._end.find(token_ids)
         self._num_tokens += size
         if self.reason is None and self._num_tokens >= self._most:
             self.reason = FinishReason.LENGTH  # comes with the last token, or in a separate event
@@ -82,18 +80,6 @@ class SequenceAnswer:
             self._add_logprobs(output, choice, size)
         return output
 
-    def _end(self, token_ids: Sequence[int]) -> int:
-        """The number of tokens up to the sequence's end. Sets `reason` at the end."""
-        for size, token in enumerate(token_ids, start=1):
-            self.reason = self._ends.get(token)
-            if self._criterion is not None:
-                self._token_ids.append(token)
-                if self.reason is None and self._criterion(self._token_ids):
-                    self.reason = FinishReason.STOP_STRING
-            if self.reason is not None:
-                return size
-        return len(token_ids)
-
     def _add_logprobs(self, output: EngineOutput, choice: Choice, size: int) -> None:
         chosen, tops = ([], []) if choice.logprobs is None else _rows(choice.logprobs, self._num_top)
         if len(chosen) < size:
@@ -102,34 +88,6 @@ class SequenceAnswer:
         self._sum += sum(output.logprobs)
         if self.reason is not None:
             output.cumulative_logprob = self._sum
-
-
-class Ranking:
-    """Collects all sequences of a request that returns only the best of them."""
-
-    def __init__(self, request: EngineRequest) -> None:
-        self._request = request
-        self._whole: dict[int, EngineOutput] = {}
-
-    def push(self, output: EngineOutput) -> list[EngineOutput]:
-        """The best sequences, whole, once the last one has ended; [] before."""
-        whole = self._whole.setdefault(output.index, EngineOutput(output.request_id, output.index, [], None, [], []))
-        whole.token_ids += output.token_ids
-        assert whole.logprobs is not None
-        assert whole.top_logprobs is not None
-        whole.logprobs += output.logprobs or []
-        whole.top_logprobs += output.top_logprobs or []
-        whole.finish_reason, whole.cumulative_logprob = output.finish_reason, output.cumulative_logprob
-        sampling = self._request.sampling
-        ended = [one for one in self._whole.values() if one.finish_reason is not None]
-        if len(ended) < sampling.num_sequences:
-            return []
-        best = sorted(ended, key=lambda one: (-(one.cumulative_logprob or 0.0), one.index))[: sampling.n]
-        for index, one in enumerate(best):
-            one.index = index
-            if sampling.logprobs is None:
-                one.logprobs = one.top_logprobs = None
-        return best
 
 
 def prompt_logprobs(

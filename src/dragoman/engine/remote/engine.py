@@ -1,6 +1,6 @@
-"""The engine that forwards requests to upstream servers. On the event loop, one task per request.
+"""The engine that forwards requests to upstream servers. On the event loop, each request in the task of its caller.
 
-Closing the outputs cancels the task, and that closes the connection.
+Cancelling that task closes the connection.
 """
 
 from __future__ import annotations
@@ -8,36 +8,29 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
+from dragoman.coroutines import together
 from dragoman.engine.affinity import prefix_key
-from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, Life
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, Take
 from dragoman.engine.beams import OneTokenBeams
-from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
+from dragoman.engine.life import Delivering, Enough, OnLoop, Put
+from dragoman.engine.ranking import Ranking
+from dragoman.engine.remote.answer import SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, Trace, body, prompt_body
-from dragoman.errors import (
-    Cancelled,
-    CapacityError,
-    EngineDead,
-    EngineFailed,
-    InvalidRequest,
-    RequestTimeout,
-    ServerError,
-)
+from dragoman.errors import CapacityError, EngineDead, EngineFailed, InvalidRequest, ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob
 
 logger = logging.getLogger(__name__)
 
 _REST_S = 1.0  # wait for a stream's end once all its sequences have ended
-
-_Queue = asyncio.Queue[EngineOutput | ServerError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,49 +48,42 @@ class Ways:
 
 
 class _Run:
-    """A running request. `num_open`: sequences that have not ended."""
+    """A running request, with the facts of its prompt that go out with the first output."""
 
-    def __init__(self, request: EngineRequest, trace: Trace | None = None) -> None:
+    def __init__(self, request: EngineRequest, put: Put, trace: Trace | None = None) -> None:
         self.request = request
         self.route = _route(request)
         self.trace = trace or Trace(request.request_id, request.trace)
-        self.queue: _Queue = asyncio.Queue()
-        self.num_open = request.sampling.n
-        self.has_slot = False
         self.has_told_cached = False
-        self.task: asyncio.Task[None] | None = None
         self.prompt: list[PromptLogprob | None] | None = None
         self.num_cached_tokens: int | None = None  # of the first answer that has it; None = none yet
         self.ranking = Ranking(request) if request.is_ranked else None
+        self._put = put
 
     def put(self, output: EngineOutput, num_cached_tokens: int | None = None) -> None:
-        """Queue an output, or all of them once sequences are ranked. `num_cached_tokens` goes out with the first."""
+        """Pass an output on, or all of them once sequences are ranked. `num_cached_tokens` goes out with the first."""
         if self.num_cached_tokens is None:
             self.num_cached_tokens = num_cached_tokens
         for one in [output] if self.ranking is None else self.ranking.push(output):
             one.prompt_logprobs, self.prompt = self.prompt, None
             if not self.has_told_cached and self.num_cached_tokens is not None:
                 self.has_told_cached, one.num_cached_tokens = True, self.num_cached_tokens
-            self.queue.put_nowait(one)
-
-    def fail(self, error: ServerError) -> None:
-        self.queue.put_nowait(error)
-        if self.task is not None:
-            self.task.cancel()
+            self._put(one)
 
 
 class _Places:
     """Limits the number of running requests; the most urgent waiting one is next."""
 
     def __init__(self, num_places: int) -> None:
-        self._num_free = num_places
+        self.num_taken = 0
+        self._num_places = num_places
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = count()
 
     @asynccontextmanager
     async def taken(self, priority: int) -> AsyncIterator[None]:
-        if self._num_free:
-            self._num_free -= 1
+        if self.num_taken < self._num_places:
+            self.num_taken += 1
         else:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting, (-priority, next(self._numbers), turn))
@@ -118,10 +104,10 @@ class _Places:
             if not turn.done():  # else the request was cancelled
                 turn.set_result(None)
                 return
-        self._num_free += 1
+        self.num_taken -= 1
 
 
-class RemoteEngine:
+class RemoteEngine(Delivering):
     """Sends requests to the upstreams of `fleet`, `max_running` of them at a time; the others wait, most urgent first."""
 
     def __init__(
@@ -132,11 +118,8 @@ class RemoteEngine:
         self._tools = tools
         self._ways = ways
         self._places = _Places(max_running)
-        self._runs: set[_Run] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._life = Life()
+        self._life = OnLoop()
         self._has_started = False
-        self._num_generated_tokens = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -153,30 +136,9 @@ class RemoteEngine:
             self._life.death = ""
             await self._fleet.open()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def deliver(self, request: EngineRequest, take: Take) -> None:
         self._check(request)
-        run = _Run(request)
-        timer = self._timer(run)
-        run.task = asyncio.create_task(self._work(run))
-        self._runs.add(run)
-        self._tasks.add(run.task)
-        run.task.add_done_callback(self._tasks.discard)
-        try:
-            while run.num_open:
-                item = await run.queue.get()
-                if isinstance(item, ServerError):
-                    raise item
-                self._num_generated_tokens += len(item.token_ids)
-                run.num_open -= item.finish_reason is not None
-                if not run.num_open:
-                    self._runs.discard(run)
-                yield item
-        finally:
-            self._runs.discard(run)
-            if timer is not None:
-                timer.cancel()
-            if run.num_open:
-                run.task.cancel()
+        await self._life.run(request, take, partial(self._work, request), request.deadline_s)
 
     def check(self, request: EngineRequest) -> None:
         self._check(request)
@@ -185,32 +147,22 @@ class RemoteEngine:
 
     def health(self) -> Health:
         """Alive while at least one upstream is. Requests that are not sent yet count as waiting."""
-        num_running = sum(run.has_slot for run in self._runs)
+        num_running = self._places.num_taken
         reason = self._life.death or self._fleet.problem
         upstreams = self._fleet.health()
-        num_waiting = len(self._runs) - num_running
+        num_waiting = self._life.num_requests - num_running
         is_recovering = bool(reason) and not self._life.death  # servers are probed repeatedly
         return Health(not reason, reason, num_running, num_waiting, upstreams=upstreams, is_recovering=is_recovering)
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            num_generated_tokens=self._num_generated_tokens,
+            num_generated_tokens=self._life.num_tokens,
             num_hedges=self._fleet.num_hedges,
             num_hedges_won=self._fleet.num_hedges_won,
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        self._life.is_draining = True
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=drain_s)
-        self._life.end()
-        for run in self._runs:
-            if run.task is not None and not run.task.done():
-                run.fail(Cancelled("the engine is shutting down"))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._life.finish(drain_s)
         await self._fleet.close()
 
     def _check(self, request: EngineRequest) -> None:
@@ -223,28 +175,17 @@ class RemoteEngine:
             raise CapacityError(f"the request takes {num_tokens} tokens: at most {limit} fit", max_model_len=limit)
         self._life.check_open()
 
-    def _timer(self, run: _Run) -> asyncio.TimerHandle | None:
-        """Ends the request when its deadline passes. Raises: RequestTimeout if it has."""
-        if run.request.deadline_s is None:
-            return None
-        left_s = run.request.deadline_s - time.time()
-        late = RequestTimeout("the request's deadline has passed")
-        if left_s <= 0:
-            raise late
-        return asyncio.get_running_loop().call_later(left_s, run.fail, late)
-
     # --- one request --------------------------------------------------------------------------------------------------
 
-    async def _work(self, run: _Run) -> None:
+    async def _work(self, request: EngineRequest, put: Put) -> None:
         try:
-            async with self._places.taken(run.request.priority):
-                run.has_slot = True
-                await self._answer(run)
-        except ServerError as error:
-            run.queue.put_nowait(error)
+            async with self._places.taken(request.priority):
+                await self._answer(_Run(request, put))
+        except (ServerError, Enough):
+            raise
         except Exception as error:
-            logger.exception("request %s failed", run.request.request_id)
-            run.queue.put_nowait(EngineFailed(f"generation failed: {type(error).__name__}: {error}"))
+            logger.exception("request %s failed", request.request_id)
+            raise EngineFailed(f"generation failed: {type(error).__name__}: {error}") from error
 
     async def _answer(self, run: _Run) -> None:
         request = run.request
@@ -276,20 +217,15 @@ class RemoteEngine:
         ):  # some servers refuse several greedy sequences, which are equal
             await self._ask(run, 0, count)
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index in range(count):
-                    group.create_task(self._ask(run, index, 1))
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
+        await together(self._ask(run, index, 1) for index in range(count))
 
     async def _search(self, run: _Run) -> None:
         search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._tools.criterion_of(run.request))
 
         async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
-            step = _Run(one, run.trace)
-            await self._ask(step, 0, 1)
-            told = [top for output in _put(step) for top in output.top_logprobs or ()]
+            outputs: list[EngineOutput] = []
+            await self._ask(_Run(one, outputs.append, run.trace), 0, 1)
+            told = [top for output in outputs for top in output.top_logprobs or ()]
             if len(told) != 1:
                 raise EngineFailed(f"the upstream returned log-probabilities for {len(told)} tokens instead of one")
             return told[0]
@@ -383,10 +319,6 @@ async def _read(
 
 def _route(request: EngineRequest) -> Route:
     return Route(prefix_key(request), request.adapter)
-
-
-def _put(run: _Run) -> list[EngineOutput]:
-    return [one for one in (run.queue.get_nowait() for _ in range(run.queue.qsize())) if isinstance(one, EngineOutput)]
 
 
 def _of(choice: Choice, sequences: list[SequenceAnswer]) -> SequenceAnswer:

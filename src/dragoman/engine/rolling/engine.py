@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +20,7 @@ from time import perf_counter
 import msgspec
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
-from dragoman.engine.life import OnThread
+from dragoman.engine.life import Delivering, OnThread
 from dragoman.engine.rolling.adapters import AdapterTable
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore, RunBetween, due_on
@@ -78,7 +77,7 @@ class _Stream:
                 self.ended.set_result(None)
 
 
-class RollingEngine:
+class RollingEngine(Delivering):
     """Runs requests on `runner`, mixed in every step. Owns everything that it is given: `shutdown` closes it."""
 
     def __init__(
@@ -149,29 +148,6 @@ class RollingEngine:
 
     async def start(self) -> None:
         self._life.begin(self._run_loop, self._fail)
-
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        waiting: deque[EngineOutput] = deque()
-        has_news = asyncio.Event()
-
-        def keep(output: EngineOutput) -> bool:
-            waiting.append(output)
-            has_news.set()
-            return True
-
-        stream = await self._begin(request, keep)
-        stream.ended.add_done_callback(lambda _: has_news.set())
-        try:
-            while True:
-                while waiting:
-                    yield waiting.popleft()
-                if stream.ended.done():
-                    stream.ended.result()
-                    return
-                has_news.clear()
-                await has_news.wait()
-        finally:
-            self._end(stream)
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
         stream = await self._begin(request, take)

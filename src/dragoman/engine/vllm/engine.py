@@ -7,37 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.coroutines import together
-from dragoman.engine.base import DEATHS, NOT_STARTED, Capabilities, EngineStats, EngineTools, Health, Life
+from dragoman.engine.base import DEATHS, Capabilities, EngineStats, EngineTools, Health, Take
 from dragoman.engine.beams import OneTokenBeams
+from dragoman.engine.life import NOT_STARTED, Delivering, Enough, OnLoop, Put
+from dragoman.engine.ranking import Ranking, SequenceEnd
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
 from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture, placed_pictures
 from dragoman.engine.vllm.sequences import (
-    Drawn,
     check_temperature,
+    cut_at_stop,
     output_of,
     prompt_logprobs_of,
-    ranked,
     sampling_arguments,
 )
 from dragoman.engine.vllm.surface import AsyncEngine, Surface, prepare_picture
 from dragoman.errors import (
-    Cancelled,
     CapacityError,
     EngineDead,
     EngineFailed,
     InvalidRequest,
     Overloaded,
-    RequestTimeout,
     ServerError,
     UnsupportedFeature,
 )
@@ -46,8 +45,6 @@ from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, P
 
 _LAST = 2**31 - 1  # lower than any client's priority
 _DIED = "vLLM's engine has died; its log says why"
-
-_Queue = asyncio.Queue[EngineOutput | ServerError | None]
 
 
 class Gauges:
@@ -105,7 +102,7 @@ class _Words(NamedTuple):
     pictures: tuple[PlacedPicture, ...]
 
 
-class VllmEngine:
+class VllmEngine(Delivering):
     """Runs requests on vLLM. It owns the engine in `driver` and shuts it down."""
 
     def __init__(
@@ -121,13 +118,11 @@ class VllmEngine:
         self._adapters = None if adapters is None else VllmAdapters(adapters, driver.llm, make_words)
         self._has_first_adapters = adapters is None
         self._has_computed = False
-        self._runs: dict[asyncio.Task[None], _Queue] = {}
         self._ids = itertools.count()
         self._num_live = 0  # sequences that vLLM has
-        self._num_generated_tokens = 0
         self._num_pictures = 0
         self._num_preemptions_before = driver.gauges.num_preemptions
-        self._life = Life()
+        self._life = OnLoop()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -151,21 +146,9 @@ class VllmEngine:
             raise
         self._life.death = ""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def deliver(self, request: EngineRequest, take: Take) -> None:
         self.check(request)
-        queue: _Queue = asyncio.Queue()
-        run = asyncio.create_task(self._run(request, queue))
-        self._runs[run] = queue
-        try:
-            while (item := await queue.get()) is not None:
-                if isinstance(item, ServerError):
-                    raise item
-                self._num_generated_tokens += len(item.token_ids)
-                yield item
-        finally:
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
-            self._runs.pop(run, None)
+        await self._life.run(request, take, partial(self._run, request), request.deadline_s)
 
     def check(self, request: EngineRequest) -> None:
         self.capabilities.check(request)
@@ -199,22 +182,14 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """Delivered tokens, pictures and preemptions; vLLM's own metrics have the rest."""
         return EngineStats(
-            num_generated_tokens=self._num_generated_tokens,
+            num_generated_tokens=self._life.num_tokens,
             num_pictures=self._num_pictures,
             num_preemptions=self._gauges.num_preemptions - self._num_preemptions_before,
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        self._life.is_draining = True
-        if self._runs:
-            await asyncio.wait(list(self._runs), timeout=drain_s)
         self._reason()
-        self._life.end()
-        for run, queue in list(self._runs.items()):
-            if not run.done():
-                run.cancel()
-                queue.put_nowait(Cancelled("the engine is shutting down"))
-        await asyncio.gather(*self._runs, return_exceptions=True)
+        await self._life.finish(drain_s)
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
@@ -238,20 +213,16 @@ class VllmEngine:
 
     # --- one request --------------------------------------------------------------------------------------------------
 
-    async def _run(self, request: EngineRequest, queue: _Queue) -> None:
-        timeout = asyncio.timeout(None if request.deadline_s is None else request.deadline_s - time.time())
+    async def _run(self, request: EngineRequest, put: Put) -> None:
         held = None
         try:
             if request.adapter is not None and self._adapters is not None:
                 held = self._adapters.use(request.adapter)
-            async with timeout:
-                await self._generate(request, queue, None if held is None else held.words)
-            queue.put_nowait(None)
+            await self._generate(request, put, None if held is None else held.words)
+        except (ServerError, Enough):
+            raise
         except Exception as error:
-            if timeout.expired():
-                queue.put_nowait(RequestTimeout("the request's deadline has passed"))
-            else:
-                queue.put_nowait(self._told(error))
+            raise self._told(error) from error
         finally:
             if held is not None and self._adapters is not None:
                 self._adapters.release(held)
@@ -271,17 +242,18 @@ class VllmEngine:
             return Overloaded(f"vLLM takes no more requests: {text}")
         return EngineFailed(f"generation failed: {text}")
 
-    async def _generate(self, request: EngineRequest, queue: _Queue, adapter: Any) -> None:
+    async def _generate(self, request: EngineRequest, put: Put, adapter: Any) -> None:
         words = _Words(await self._lark(request), adapter, await placed_pictures(request, self._prepare))
         if not request.max_tokens:
-            await self._draw_nothing(request, queue, words)
+            await self._draw(request, 0, words, put)
+            for index in range(1, request.sampling.n):
+                put(EngineOutput(request.request_id, index, [], FinishReason.LENGTH))
         elif request.sampling.num_beams > 1:
-            await self._search(request, queue, words)
+            await self._search(request, put, words)
         elif request.is_ranked:
-            await self._draw_best(request, queue, words)
+            await self._draw_best(request, put, words)
         else:
-            indices = range(request.sampling.n)
-            await together(self._draw_into(request, index, words, queue) for index in indices)
+            await together(self._draw(request, index, words, put) for index in range(request.sampling.n))
 
     async def _lark(self, request: EngineRequest) -> str | None:
         """The grammar in vLLM's form. It is compiled here first, so that its errors read as on every engine."""
@@ -298,34 +270,17 @@ class VllmEngine:
         self._num_pictures += 1
         return await prepare_picture(self._llm, picture)
 
-    async def _draw_nothing(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
-        """The outputs of a request without completion tokens."""
-        async with aclosing(self._draw(request, 0, words)) as outputs:
-            async for output in outputs:
-                queue.put_nowait(output)
-        for index in range(1, request.sampling.n):
-            queue.put_nowait(EngineOutput(request.request_id, index, [], FinishReason.LENGTH))
-
-    async def _draw_into(self, request: EngineRequest, index: int, words: _Words, queue: _Queue) -> None:
-        async with aclosing(self._draw(request, index, words)) as outputs:
-            async for output in outputs:
-                queue.put_nowait(output)
-
-    async def _draw_best(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
+    async def _draw_best(self, request: EngineRequest, put: Put, words: _Words) -> None:
         """The best sequences, once all have ended; each ends at its own stop string."""
-        drawn = [Drawn(self._tools.criterion_of(request)) for _ in range(request.sampling.num_sequences)]
+        ranking = Ranking(request)
 
-        async def draw(index: int) -> None:
-            async with aclosing(self._draw(request, index, words)) as outputs:
-                async for output in outputs:
-                    if drawn[index].take(output):
-                        return
+        def collect(output: EngineOutput) -> None:
+            for best in ranking.push(output):
+                put(best)
 
-        await together(draw(index) for index in range(len(drawn)))
-        for output in ranked(request, drawn):
-            queue.put_nowait(output)
+        await together(self._draw(request, index, words, collect) for index in range(request.sampling.num_sequences))
 
-    async def _search(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
+    async def _search(self, request: EngineRequest, put: Put, words: _Words) -> None:
         """The best beams. Requested log-probabilities of the prompt are computed first."""
         search = OneTokenBeams(request, self._capabilities.vocab_size, self._tools.criterion_of(request))
         prompt: EngineOutput | None = None
@@ -342,15 +297,15 @@ class VllmEngine:
         if prompt is not None:
             outputs[0].prompt_logprobs, outputs[0].num_cached_tokens = prompt.prompt_logprobs, prompt.num_cached_tokens
         for output in outputs:
-            queue.put_nowait(output)
+            put(output)
 
     async def _last(self, request: EngineRequest, words: _Words) -> EngineOutput:
-        async with aclosing(self._draw(request, 0, words)) as outputs:
-            found = [output async for output in outputs]
+        found: list[EngineOutput] = []
+        await self._draw(request, 0, words, found.append)
         return found[-1]
 
-    async def _draw(self, request: EngineRequest, index: int, words: _Words) -> AsyncGenerator[EngineOutput, None]:
-        """The outputs of one sequence as they come. Closing the generator ends the sequence."""
+    async def _draw(self, request: EngineRequest, index: int, words: _Words, put: Put) -> None:
+        """Have vLLM generate one sequence; cancelling this ends it there."""
         if self._llm is None:
             raise EngineDead(self._reason())
         params = self._surface.make_params(sampling_arguments(request, index), words.lark)
@@ -358,6 +313,7 @@ class VllmEngine:
         request_id = f"{request.request_id}-{next(self._ids)}"
         priority = _LAST if request.is_background else -request.priority  # on vLLM the smallest goes first
         outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=priority)
+        end = SequenceEnd({}, self._tools.criterion_of(request)) if request.is_ranked else None
         is_first = True
         self._num_live += 1
         try:
@@ -372,6 +328,9 @@ class VllmEngine:
                             output.prompt_logprobs = prompt_logprobs_of(
                                 told.prompt_logprobs, request.prompt_ids, num_top
                             )
-                    yield output
+                    is_cut = end is not None and cut_at_stop(output, end)
+                    put(output)
+                    if is_cut:
+                        return
         finally:
             self._num_live -= 1

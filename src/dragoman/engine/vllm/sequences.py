@@ -7,9 +7,9 @@ only the first computes the prompt's log-probabilities. Does not import vllm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dragoman.engine.ranking import SequenceEnd
 from dragoman.errors import EngineFailed, UnsupportedFeature
 from dragoman.types import (
     LOWEST_LOGPROB,
@@ -18,7 +18,6 @@ from dragoman.types import (
     FinishReason,
     Logprob,
     PromptLogprob,
-    StopCriterion,
 )
 
 LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones, above 0, to this
@@ -147,56 +146,14 @@ def output_of(request: EngineRequest, index: int, piece: Piece) -> EngineOutput:
     return output
 
 
-@dataclass
-class Drawn:
-    """A ranked sequence while it is generated. `criterion`: the test for stop strings."""
-
-    criterion: StopCriterion | None = None
-    whole: EngineOutput | None = None
-    _pieces: list[EngineOutput] = field(default_factory=list)
-
-    def take(self, output: EngineOutput) -> bool:
-        """Add an output; True once the sequence has ended, by itself or at an earlier stop string."""
-        before = sum(len(piece.token_ids) for piece in self._pieces)
-        self._pieces.append(output)
-        if self.criterion is not None:
-            token_ids = [token_id for piece in self._pieces for token_id in piece.token_ids]
-            for length in range(before + 1, len(token_ids) + 1):
-                is_own_end = output.finish_reason not in (None, FinishReason.LENGTH) and length == len(token_ids)
-                if not is_own_end and self.criterion(token_ids[:length]):
-                    self.whole = self._joined(length, FinishReason.STOP_STRING)
-                    return True
-        if output.finish_reason is not None:
-            self.whole = self._joined(None, output.finish_reason)
-        return self.whole is not None
-
-    def _joined(self, length: int | None, reason: FinishReason) -> EngineOutput:
-        first = self._pieces[0]
-        joined = EngineOutput(first.request_id, first.index, [], reason, [], [])
-        assert joined.logprobs is not None
-        assert joined.top_logprobs is not None
-        for piece in self._pieces:
-            joined.token_ids += piece.token_ids
-            joined.logprobs += piece.logprobs or []
-            joined.top_logprobs += piece.top_logprobs or []
-        for values in (joined.token_ids, joined.logprobs, joined.top_logprobs):
-            del values[slice(length, None) if length is not None else slice(0, 0)]
-        joined.cumulative_logprob = sum(joined.logprobs)
-        joined.prompt_logprobs, joined.num_cached_tokens = first.prompt_logprobs, first.num_cached_tokens
-        return joined
-
-
-def ranked(request: EngineRequest, drawn: Sequence[Drawn]) -> list[EngineOutput]:
-    """The best `n` sequences, best first, by cumulative log-probability; equal ones in the order of their indices."""
-    whole = [one.whole for one in drawn if one.whole is not None]
-    first = whole[0]
-    prompt_logprobs, num_cached = first.prompt_logprobs, first.num_cached_tokens
-    whole.sort(key=lambda output: -(output.cumulative_logprob or 0.0))
-    best = whole[: request.sampling.n]
-    for index, output in enumerate(best):
-        output.index = index
-        output.prompt_logprobs, output.num_cached_tokens = None, 0
-        if request.sampling.logprobs is None:
-            output.logprobs = output.top_logprobs = None
-    best[0].prompt_logprobs, best[0].num_cached_tokens = prompt_logprobs, num_cached
-    return best
+def cut_at_stop(output: EngineOutput, end: SequenceEnd) -> bool:
+    """True if a stop string ends the sequence, unless it ends by itself there; the rest of the output is dropped."""
+    is_own_end = output.finish_reason not in (None, FinishReason.LENGTH)
+    size, reason = end.find(output.token_ids[:-1] if is_own_end else output.token_ids)
+    if reason is None:
+        return False
+    output.finish_reason = reason
+    del output.token_ids[size:]
+    if output.logprobs is not None and output.top_logprobs is not None:
+        del output.logprobs[size:], output.top_logprobs[size:]
+    return True
