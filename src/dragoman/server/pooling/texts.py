@@ -47,6 +47,28 @@ class LateWriting:
     skipped: frozenset[int]
 
 
+class _Bounds(NamedTuple):
+    """The bounds of a request's texts or pairs. `longest`: tokens of one, special ones included.
+
+    `max_pieces`: of a document that is too long. `most`: tokens of a document or piece, None = what fits.
+    """
+
+    longest: int
+    truncation: Truncation
+    max_pieces: int = 1
+    most: int | None = None
+
+    def check(self, num_tokens: int, label: str) -> None:
+        """Raises: CapacityError for more tokens than `longest`, unless they may be cut off."""
+        if num_tokens > self.longest and self.truncation is Truncation.NONE:
+            raise CapacityError(
+                f"{label} has {num_tokens} tokens, allowed: at most {self.longest}",
+                param="texts",
+                num_prompt_tokens=num_tokens,
+                max_model_len=self.longest,
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class TextPreparer:
     """Prepares the requests for one model. Raises: InvalidParameter, CapacityError."""
@@ -78,18 +100,16 @@ class TextPreparer:
             raise InvalidParameter(told, param="dimensions")
         if not request.texts:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
-        truncation = request.truncation
+        bounds = _Bounds(longest, request.truncation)
         tokens = self._encoded(
-            self._bounded((prompt, text), f"text {index}", longest, truncation)
+            self._bounded((prompt, text), f"text {index}", bounds)
             for index, text in enumerate(request.texts)
             if isinstance(text, str)
         )
-        num_prompt = (
-            len(next(self._encoded([self._bounded((prompt,), "", longest, Truncation.RIGHT)]))) if prompt else 0
-        )
+        right = _Bounds(longest, Truncation.RIGHT)
+        num_prompt = len(next(self._encoded([self._bounded((prompt,), "", right)]))) if prompt else 0
         return [
-            self._embedded(text, index, tokens, frame, num_prompt, longest, truncation)
-            for index, text in enumerate(request.texts)
+            self._embedded(text, index, tokens, frame, num_prompt, bounds) for index, text in enumerate(request.texts)
         ]
 
     def _prompt_name(self, request: EmbedRequest) -> str | None:
@@ -108,15 +128,14 @@ class TextPreparer:
         tokens: Iterator[Sequence[int]],
         frame: Frame,
         num_prompt: int,
-        longest: int,
-        truncation: Truncation,
+        bounds: _Bounds,
     ) -> PooledText:
+        label = f"text {index}"
         if isinstance(text, str):
-            own = self._fitted(next(tokens), longest - frame.num_special, index, frame.num_special, longest, truncation)
-            framed = frame.around(own)
+            framed = frame.around(_fitted(next(tokens), frame.num_special, label, bounds))
             num_skipped = min(len(frame.before) + num_prompt, len(framed)) if num_prompt else 0
         else:
-            framed, num_skipped = tuple(self._fitted(text, longest, index, 0, longest, truncation)), 0
+            framed, num_skipped = tuple(_fitted(text, 0, label, bounds)), 0
             self._check_ids(framed, index)
         if not framed:  # a model cannot look at nothing
             raise InvalidParameter(f"text {index} has no tokens, allowed: at least one", param="texts")
@@ -151,9 +170,9 @@ class TextPreparer:
     # --- classifying --------------------------------------------------------------------------------------------------
 
     def classified(self, request: ClassifyRequest) -> list[PooledText]:
-        longest = self._longest(request.max_tokens)
+        bounds = _Bounds(self._longest(request.max_tokens), request.truncation)
         tokens = self._encoded(
-            self._bounded((part,), f"text {index}", longest, request.truncation)
+            self._bounded((part,), f"text {index}", bounds)
             for index, text in enumerate(request.texts)
             for part in parts_of(text)
         )
@@ -161,10 +180,9 @@ class TextPreparer:
         made = []
         for index, text in enumerate(request.texts):
             if is_pair(text):
-                made += self._pair(next(tokens), next(tokens), f"text {index}", longest, request.truncation, 1)
+                made += self._pair(next(tokens), next(tokens), f"text {index}", bounds)
             else:
-                alone = cast(Text, text)
-                made.append(self._embedded(alone, index, tokens, frame, 0, longest, request.truncation))
+                made.append(self._embedded(cast(Text, text), index, tokens, frame, 0, bounds))
         return made
 
     # --- scoring ------------------------------------------------------------------------------------------------------
@@ -182,95 +200,73 @@ class TextPreparer:
 
     def _scored(self, request: ScoreRequest) -> list[list[PooledText]]:
         longest = self._longest(request.max_tokens)
+        bounds = _Bounds(longest, request.truncation, request.max_pieces, request.max_document_tokens)
         if request.instruction is not None and self.question is None:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
         if self.question is not None:
-            return self._asked(request, self.question, longest)
+            return self._asked(request, self.question, bounds)
         tokens = self._encoded(
-            self._bounded((text,), f"pair {index}", longest, request.truncation, request.max_pieces)
-            for index, pair in enumerate(request.pairs)
-            for text in pair
+            self._bounded((text,), f"pair {index}", bounds) for index, pair in enumerate(request.pairs) for text in pair
         )
-        return [
-            self._pair(
-                next(tokens),
-                next(tokens),
-                f"pair {index}",
-                longest,
-                request.truncation,
-                request.max_pieces,
-                request.max_document_tokens,
-            )
-            for index in range(len(request.pairs))
-        ]
+        return [self._pair(next(tokens), next(tokens), f"pair {index}", bounds) for index in range(len(request.pairs))]
 
-    def _pair(
-        self,
-        first: Sequence[int],
-        second: Sequence[int],
-        label: str,
-        longest: int,
-        truncation: Truncation,
-        max_pieces: int,
-        most: int | None = None,
-    ) -> list[PooledText]:
-        """A pair, or its pieces; `most`: tokens of a document, or of each of its pieces."""
+    def _pair(self, first: Sequence[int], second: Sequence[int], label: str, bounds: _Bounds) -> list[PooledText]:
+        """A pair, or its pieces."""
         frame = self.tokenizer.pair_frame
-        room = max(longest - frame.num_special, 0)
-        second = second[:most] if max_pieces == 1 else second
+        room, most = max(bounds.longest - frame.num_special, 0), bounds.most
+        is_cut = bounds.max_pieces > 1
+        second = second if is_cut else second[:most]
         pieces = [second]
-        if most is not None and max_pieces > 1 and len(second) > most and 2 * len(first) <= room:
-            pieces = _pieces(second, min(room - len(first), most), max_pieces)
+        if is_cut and most is not None and len(second) > most and 2 * len(first) <= room:
+            pieces = _pieces(second, min(room - len(first), most), bounds.max_pieces)
         elif len(first) + len(second) > room:
-            self._refuse(len(first) + len(second) + frame.num_special, longest, label, truncation)
-            query = first[: longest // 2]  # as OVMS has it: a longer one leaves a document no room that is worth it
-            if max_pieces > 1 and len(query) < room:
-                first, pieces = query, _pieces(second, min(room - len(query), most or room), max_pieces)
+            bounds.check(len(first) + len(second) + frame.num_special, label)
+            query = first[
+                : bounds.longest // 2
+            ]  # as OVMS has it: a longer one leaves a document no room that is worth it
+            if is_cut and len(query) < room:
+                first, pieces = query, _pieces(second, min(room - len(query), most or room), bounds.max_pieces)
             else:
-                first, second = cut_pair(first, second, room, _side(truncation))
+                first, second = cut_pair(first, second, room, _side(bounds.truncation))
                 pieces = [second]
         pairs = (frame.pair(first, piece) for piece in pieces)
         return [PooledText(pair.token_ids, pair.second_from) for pair in pairs]
 
-    def _asked(self, request: ScoreRequest, question: PairQuestion, longest: int) -> list[list[PooledText]]:
+    def _asked(self, request: ScoreRequest, question: PairQuestion, bounds: _Bounds) -> list[list[PooledText]]:
         before, behind = self.tokenizer.encode_all([question.before, question.after])
         instruction = question.instruction if request.instruction is None else request.instruction
         parts = _PLACES.split(question.body)
+
+        def head_of(query: str) -> str:
+            return "".join((parts[0], instruction, parts[1], query, parts[2]))
+
         texts = (
-            self._bounded(
-                (parts[0], instruction, parts[1], query, parts[2], document, *parts[3:]),
-                f"text {index}",
-                longest,
-                request.truncation,
-                request.max_pieces,
-            )
+            self._bounded((head_of(query), document, *parts[3:]), f"text {index}", bounds)
             for index, (query, document) in enumerate(request.pairs)
         )
-        num_around = len(before) + len(behind)
-        room = max(longest - num_around, 0)
+        num_around, most = len(before) + len(behind), bounds.most
+        room = max(bounds.longest - num_around, 0)
         made = []
         for index, body in enumerate(self._encoded(texts)):
-            bodies, most = None, request.max_document_tokens
-            is_cut = len(body) > room and request.max_pieces > 1 and request.truncation is not Truncation.NONE
+            pieces = None
+            is_cut = len(body) > room and bounds.max_pieces > 1 and bounds.truncation is not Truncation.NONE
             if is_cut or (most is not None and len(body) > most):
-                head = "".join((parts[0], instruction, parts[1], request.pairs[index][0], parts[2]))
-                bodies = self._pieces_asked(head, body, room, request.max_pieces, most)
-            if bodies is None:
-                bodies = [self._fitted(body, room, index, num_around, longest, request.truncation)]
-            made.append([PooledText((*before, *piece, *behind)) for piece in bodies])
+                pieces = self._pieces_asked(head_of(request.pairs[index][0]), body, room, bounds)
+            if pieces is None:
+                pieces = [_fitted(body, num_around, f"text {index}", bounds)]
+            made.append([PooledText((*before, *piece, *behind)) for piece in pieces])
         return made
 
-    def _pieces_asked(
-        self, head: str, body: Sequence[int], room: int, max_pieces: int, most: int | None
-    ) -> list[Sequence[int]] | None:
-        """The question with each piece of its document; None if too little room is left. `most`: tokens of a piece."""
+    def _pieces_asked(self, head: str, body: Sequence[int], room: int, bounds: _Bounds) -> list[Sequence[int]] | None:
+        """The question with each piece of its document; None if too little room is left."""
         tokens = next(self._encoded([head]))
         count = 0
         while count < min(len(tokens), len(body)) and tokens[count] == body[count]:
             count += 1
         if 2 * count > room:
             return None
-        return [(*body[:count], *piece) for piece in _pieces(body[count:], min(room - count, most or room), max_pieces)]
+        size = min(room - count, bounds.most or room)
+        return [(*body[:count], *piece) for piece in _pieces(body[count:], size, bounds.max_pieces)]
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -294,12 +290,11 @@ class TextPreparer:
         found = dict(zip(different, encoded, strict=True))
         return (found[text] for text in texts)
 
-    def _bounded(
-        self, parts: Sequence[str], label: str, longest: int, truncation: Truncation, max_pieces: int = 1
-    ) -> str:
+    def _bounded(self, parts: Sequence[str], label: str, bounds: _Bounds) -> str:
         """The text made of `parts`, without what surely lies behind its last token; so megabytes are not tokenised."""
+        longest, truncation = bounds.longest, bounds.truncation
         num_chars, most = sum(map(len, parts)), max(2 * longest * self.tokenizer.max_token_chars, _SHORT_CHARS)
-        most *= max_pieces
+        most *= bounds.max_pieces
         if num_chars <= most:
             return "".join(parts)
         if truncation is Truncation.NONE:
@@ -332,23 +327,6 @@ class TextPreparer:
             raise InvalidParameter(f"max_tokens must be between 1 and {most}, got {asked}", param="max_tokens")
         return asked
 
-    def _fitted(
-        self, own: Sequence[int], room: int, index: int, num_around: int, longest: int, truncation: Truncation
-    ) -> Sequence[int]:
-        if len(own) <= room:
-            return own
-        self._refuse(len(own) + num_around, longest, f"text {index}", truncation)
-        return cut(own, max(room, 0), _side(truncation))
-
-    def _refuse(self, num_tokens: int, longest: int, label: str, truncation: Truncation) -> None:
-        if truncation is Truncation.NONE:
-            raise CapacityError(
-                f"{label} has {num_tokens} tokens, allowed: at most {longest}",
-                param="texts",
-                num_prompt_tokens=num_tokens,
-                max_model_len=longest,
-            )
-
 
 def is_pair(text: Text | tuple[str, str]) -> bool:
     return isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str)
@@ -358,6 +336,12 @@ def parts_of(text: Text | tuple[str, str]) -> tuple[str, ...]:
     """The strings that are tokenised; of token ids none."""
     parts = (text,) if isinstance(text, str) else text
     return tuple(part for part in parts if isinstance(part, str))
+
+
+def _fitted(token_ids: Sequence[int], num_around: int, label: str, bounds: _Bounds) -> Sequence[int]:
+    """The tokens, cut so that they fit together with the `num_around` others. Raises: CapacityError."""
+    bounds.check(len(token_ids) + num_around, label)
+    return cut(token_ids, max(bounds.longest - num_around, 0), _side(bounds.truncation))
 
 
 def _pieces(token_ids: Sequence[int], room: int, most: int) -> list[Sequence[int]]:
