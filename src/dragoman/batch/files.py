@@ -203,7 +203,7 @@ class _Response(msgspec.Struct):
     body: msgspec.Raw
 
 
-class _AnswerLine(msgspec.Struct):
+class _WrittenLine(msgspec.Struct):
     """Source: OpenAI API reference, the request output object of batches; `error.line` is as in its `errors.data`."""
 
     id: str
@@ -214,12 +214,19 @@ class _AnswerLine(msgspec.Struct):
 
 class _ReadResponse(msgspec.Struct):
     status_code: int
+    body: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _ReadLine(msgspec.Struct):
+class AnswerLine(msgspec.Struct):
+    """The fields of an answer line that are read. `error` None = there is a response."""
+
     custom_id: str | None
     response: _ReadResponse | None
     error: _Failure | None
+
+    @property
+    def is_good(self) -> bool:
+        return self.response is not None and self.response.status_code < 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +241,37 @@ class Answered:
 
 def answer_line(custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
     response = _Response(status, request_id, msgspec.Raw(_one_line(body)))
-    return msgspec.json.encode(_AnswerLine(_new_id(), custom_id, response, None)) + b"\n"
+    return msgspec.json.encode(_WrittenLine(_new_id(), custom_id, response, None)) + b"\n"
 
 
 def bad_line(bad: BadLine) -> bytes:
     failure = _Failure(bad.code, bad.message, bad.param, bad.line)
-    return msgspec.json.encode(_AnswerLine(_new_id(), bad.custom_id, None, failure)) + b"\n"
+    return msgspec.json.encode(_WrittenLine(_new_id(), bad.custom_id, None, failure)) + b"\n"
+
+
+class _Body(msgspec.Struct):
+    usage: dict[str, object] | None = None
+
+
+def usage_of(body: bytes) -> dict[str, int]:
+    """The tokens of an answer by kind (input, cached, output, reasoning), as OpenAI or Anthropic names them."""
+    try:
+        usage = msgspec.json.decode(body, type=_Body).usage or {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        usage = {}
+    inputs = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    outputs = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    return {
+        "input": _count(usage, "prompt_tokens") or _count(usage, "input_tokens"),
+        "cached": _count(inputs, "cached_tokens"),
+        "output": _count(usage, "completion_tokens") or _count(usage, "output_tokens"),
+        "reasoning": _count(outputs, "reasoning_tokens"),
+    }
+
+
+def _count(usage: object, name: str) -> int:
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) else 0
 
 
 class AnswerFile:
@@ -263,13 +295,12 @@ class AnswerFile:
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
-                    read = msgspec.json.decode(line, type=_ReadLine)
+                    read = msgspec.json.decode(line, type=AnswerLine)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     told = " ".join(str(error).split())
                     raise BatchError(f"{self.path} line {number}: {told}; {_ALLOWED}") from None
                 source = read.error.line if read.error is not None and read.error.line is not None else 0
-                is_error = read.error is not None or read.response is None or read.response.status_code >= 400
-                yield Answered(number, read.custom_id, key_of(read.custom_id, source), is_error)
+                yield Answered(number, read.custom_id, key_of(read.custom_id, source), not read.is_good)
 
     def drop(self, is_dropped: Callable[[Answered], bool]) -> int:
         """Remove these lines, by a complete new file. Returns their number. Raises: BatchError, OSError."""
@@ -331,7 +362,7 @@ class AnswerFile:
         if not torn:
             return
         try:
-            msgspec.json.decode(torn, type=_ReadLine)
+            msgspec.json.decode(torn, type=AnswerLine)
         except (msgspec.DecodeError, UnicodeDecodeError):
             # A file that is not a batch's must not lose its text. A torn line is cut if it begins as our lines do, or if
             # lines precede it, which are judged when they are read.

@@ -25,6 +25,7 @@ from dragoman.batch.files import (
     bad_line,
     numbered_lines,
     read_line,
+    usage_of,
 )
 
 SYNC_S = 1.0  # see `answers`
@@ -215,26 +216,14 @@ class Batch:
             tally.num_errors += 1
             return
         tally.num_answered += 1
-        usage = _usage(answer.body)
-        tally.prompt_tokens += usage.get("prompt_tokens") or usage.get("input_tokens") or 0
-        tally.completion_tokens += usage.get("completion_tokens") or usage.get("output_tokens") or 0
+        usage = usage_of(answer.body)
+        tally.prompt_tokens += usage["input"]
+        tally.completion_tokens += usage["output"]
 
     async def _sync_regularly(self) -> None:
         while True:
             await asyncio.sleep(SYNC_S)
             await asyncio.to_thread(self.files.answers.sync)
-
-
-class _Used(msgspec.Struct):
-    usage: dict[str, object] | None = None
-
-
-def _usage(body: bytes) -> dict[str, int]:
-    try:
-        usage = msgspec.json.decode(body, type=_Used).usage or {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
-    return {name: count for name, count in usage.items() if isinstance(count, int)}
 
 
 def _asked_delay(answer: Answer) -> float | None:

@@ -19,7 +19,16 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from dragoman.batch.files import BadLine, BatchError, BatchRequest, bad_line, numbered_lines, read_line
+from dragoman.batch.files import (
+    AnswerLine,
+    BadLine,
+    BatchError,
+    BatchRequest,
+    bad_line,
+    numbered_lines,
+    read_line,
+    usage_of,
+)
 from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
 from dragoman.errors import InvalidParameter, TooLarge, UnsupportedFeature
 from dragoman.server.api import Reply
@@ -248,54 +257,18 @@ def _model_of(request: BatchRequest) -> str:
     return found if isinstance(found, str) else ""
 
 
-class _Response(msgspec.Struct):
-    status_code: int = 0
-    body: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class AnswerLine(msgspec.Struct):
-    """The fields of an answer line that are read here. `error` None = there is a response."""
-
-    custom_id: str | None = None
-    response: _Response | None = None
-    error: msgspec.Raw | None = None
-
-    @property
-    def is_good(self) -> bool:
-        return self.response is not None and self.response.status_code < 400
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-class _Body(msgspec.Struct):
-    usage: _Usage | None = None
-
-
 def _finish(store: Store, batch: StoredBatch, state: State, faults: tuple[Fault, ...]) -> None:
     """Put the answers into files and the batch into its last state. Runs on a thread. Raises: OSError."""
     files = _OutputFiles(store, batch)
-    usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
+    usage = usage_of(b"{}")
     answered: set[str | None] = set()
     for line in lines_of(store.answers(batch.id)):
         found = msgspec.json.decode(line, type=AnswerLine)
         answered.add(found.custom_id)
         files.add(line, is_good=found.is_good)
         if found.response is not None and found.is_good:
-            _add_usage(usage, bytes(found.response.body))
+            added = usage_of(bytes(found.response.body))
+            usage = {kind: count + added[kind] for kind, count in usage.items()}
     if state in ("expired", "cancelled") and batch.has_files:
         for line in _unanswered(store.content(batch.input_id), answered, state):
             files.add(line, is_good=False)
@@ -324,21 +297,6 @@ def _unanswered(source: Path, answered: set[str | None], state: State) -> Iterat
         request = read_line(number, line)
         if request.custom_id not in answered:
             yield bad_line(BadLine(number, request.custom_id, f"batch_{state}", told))
-
-
-def _add_usage(usage: dict[str, int], body: bytes) -> None:
-    try:
-        found = msgspec.json.decode(body, type=_Body).usage
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return
-    if found is None:
-        return
-    usage["input"] += found.prompt_tokens or found.input_tokens
-    usage["output"] += found.completion_tokens or found.output_tokens
-    inputs = found.prompt_tokens_details or found.input_tokens_details
-    outputs = found.completion_tokens_details or found.output_tokens_details
-    usage["cached"] += 0 if inputs is None else inputs.cached_tokens
-    usage["reasoning"] += 0 if outputs is None else outputs.reasoning_tokens
 
 
 class _OutputFiles:

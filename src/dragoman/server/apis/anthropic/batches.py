@@ -12,12 +12,12 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from dragoman.batch.files import key_of, numbered_lines, read_line
+from dragoman.batch.files import AnswerLine, key_of, numbered_lines, read_line
 from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
 from dragoman.server.apis.anthropic.request import ANTHROPIC, ERRORS
 from dragoman.server.apis.openai_wire.fields import decode_object
-from dragoman.server.batches.desk import AnswerLine, PageNames, desk_of, page_of
+from dragoman.server.batches.desk import PageNames, desk_of, page_of
 from dragoman.server.batches.store import StoredBatch, lines_of
 from dragoman.server.descriptions import TEXT, Answer, Answers, Schema, an_object, array, json_answer, parameter, ref
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
