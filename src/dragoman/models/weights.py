@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,21 +29,18 @@ class Place(NamedTuple):
     rows: Array
 
 
-class Adapting(Protocol):
+class Adapting:
+    """The part of adapters in a graph, which changes nothing unless a subclass says so. `parameters`: its inputs."""
+
+    parameters: Sequence[Any] = ()
+
     def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
         """The matrix [out, in] of that name as it is to be stored."""
-        ...
-
-    def adds_to(self, name: str) -> bool:
-        """True if adapters may add something to products with the matrix of that name."""
-        ...
+        return matrix
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
         """The product y of x [..., in] and the matrix at that place, with the adapters' part."""
-        ...
-
-    @property
-    def parameters(self) -> Sequence[Any]: ...
+        return y
 
 
 class Weights:
@@ -156,10 +153,6 @@ class Weights:
             whole = self.adapting.merged(self._full(name), whole)
         matrix: StoredTensor = self._selected(whole)
         return matrix
-
-    @property
-    def takes_adapters(self) -> bool:
-        return self.adapting is not None and self._stack is None and self.adapting.adds_to(self._full("weight"))
 
     def adapted(self, y: Node, x: Node, num_rows: int) -> Node:
         """y, the product of x and this view's matrix of `num_rows` rows, with the adapters' part."""

@@ -16,9 +16,9 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.nodes import add, gather_rows, multiply, parameter, reshape, width
-from dragoman.models.sources.base import Array, StoredTensor
+from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, as_f32
-from dragoman.models.weights import Place
+from dragoman.models.weights import Adapting, Place
 
 MASK = "adapter_mask"
 DOWN, UP = "adapter_a.", "adapter_b."
@@ -29,7 +29,7 @@ _LOGIT_ROWS = "sampled_tokens_indices"
 _WEIGHT = ".weight"
 
 
-class AdapterInputs:
+class AdapterInputs(Adapting):
     """Gives a graph the inputs of adapters. `takes`: True if a module may be changed by one.
 
     `computes_in_bf16`: A and B are bf16, as the graph's arithmetic is, or each step would convert them.
@@ -46,15 +46,12 @@ class AdapterInputs:
         self._lowered: dict[tuple[str, str, int], Node] = {}
         self._of_all_tokens: set[str] = set()
 
-    def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
-        return matrix
-
-    def adds_to(self, name: str) -> bool:
-        """See `Adapting`. Experts are left out: their rows are not those of the step."""
+    def _adds_to(self, name: str) -> bool:
+        """True if adapters may change that tensor. Experts are left out: their rows are not those of the step."""
         return name.endswith(_WEIGHT) and ".experts." not in name and self._takes(name.removesuffix(_WEIGHT))
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
-        if not self.adds_to(place.name):
+        if not self._adds_to(place.name):
             return y
         module = place.name.removesuffix(_WEIGHT)
         up = self._matrix(f"{UP}{module}@{_rows_text(place)}", len(place.rows))

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from dragoman.models.facts import ModelFacts
 from dragoman.models.families.base import Family
 from dragoman.models.profile import AdapterOptions
 from dragoman.models.sources.base import PackedMatrix, StoredTensor
-from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Place
+from dragoman.models.weights import Adapting
 
 
 class Change(NamedTuple):
@@ -120,9 +119,7 @@ class ModuleNames:
         return self.common(module).startswith(self.layers)
 
 
-class MergedAdapter:
-    parameters: Sequence[Any] = ()
-
+class MergedAdapter(Adapting):
     def __init__(self, adapter: Adapter, names: ModuleNames) -> None:
         self._changes = {names.common(module): (module, change) for module, change in adapter.modules.items()}
         self._names = names
@@ -141,12 +138,6 @@ class MergedAdapter:
         self._merged.add(common)
         numbers = np.asarray(matrix, dtype=np.float32)  # lazy rows are computed only here
         return np.asarray(numbers + change.up @ change.down)
-
-    def adds_to(self, name: str) -> bool:
-        return False
-
-    def added(self, y: Node, x: Node, place: Place) -> Node:
-        return y
 
     def refuse_unmerged(self) -> None:
         """Raises: ModelError if the model has no matrix for some of the modules."""

@@ -7,9 +7,8 @@ Source: arXiv:2409.10173; names of tensors as torch's parametrizations write the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from openvino import opset13 as ops
@@ -18,7 +17,7 @@ from dragoman.models.blocks.nodes import add, gather_rows, multiply, width
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, WeightSource
 from dragoman.models.storage.constants import Node, constant
-from dragoman.models.weights import Place, Weights
+from dragoman.models.weights import Adapting, Place, Weights
 
 _STORED, _USUAL = ".parametrizations.weight.", ".weight."
 _ORIGINAL = "original"
@@ -46,25 +45,21 @@ class PlainNames:
         return name.replace(_USUAL, _STORED)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAdapters:
-    """Implements `Adapting`. `mask`: f32 [T, tasks * rank]. `weights`: the whole checkpoint's."""
+@dataclass(frozen=True)
+class TaskAdapters(Adapting):
+    """`mask`: f32 [T, tasks * rank], an input of the texts. `weights`: the whole checkpoint's."""
 
     mask: Node
     weights: Weights
     num_tasks: int
     rank: int
     scale: float
-    parameters: Sequence[Any] = ()  # the mask is an input of the texts
 
-    def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
-        return matrix
-
-    def adds_to(self, name: str) -> bool:
+    def _adds_to(self, name: str) -> bool:
         return f"{name}.0.lora_A" in self.weights
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
-        if not self.adds_to(place.name):
+        if not self._adds_to(place.name):
             return y
         down = self._numbers(place.name, "A", (self.rank, width(x))).reshape(-1, width(x))
         up = self._numbers(place.name, "B", (place.num_stored, self.rank))[:, place.rows]
@@ -73,7 +68,7 @@ class TaskAdapters:
 
     def of_rows(self, y: Node, ids: Node | None, name: str, num_rows: int, size: int) -> Node:
         """Rows of a table of embeddings with the adapters' part; `ids` None: all are the first one."""
-        if not self.adds_to(name):
+        if not self._adds_to(name):
             return y
         down = self._numbers(name, "A", (num_rows, self.rank)).transpose(1, 0, 2).reshape(num_rows, -1)
         up = self._numbers(name, "B", (self.rank, size)).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""The base of families of text networks, and the layer of BERT's kind, whose norms come behind."""
+"""The base of families of text networks, and parts that several of them have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openvino import opset13 as ops
 from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.linear import embedding, linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, reshape, scalar, split_heads, unsqueeze, width
+from dragoman.models.blocks.nodes import add, reshape, scalar, split_heads, unsqueeze
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.rotary import apply_rotary
 from dragoman.models.blocks.whole_texts import WholeTexts
@@ -132,22 +132,15 @@ class TextFamily(ABC):
 
 
 class LayerNames(NamedTuple):
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
+    """Names of a layer's parts. `qkv`: three matrices, or one of all. `mlp`: of up and down; if it is gated, of gate, up
+    and down, or of up and gate in one, and down.
+    """
+
+    qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
     output: str = "attention.output.dense"
     attention_norm: str = "attention.output.LayerNorm"
-    up: str = "intermediate.dense"
-    down: str = "output.dense"
+    mlp: tuple[str, ...] = ("intermediate.dense", "output.dense")
     mlp_norm: str = "output.LayerNorm"
-
-
-class PostNormLayer(NamedTuple):
-    names: LayerNames
-    attention: AttentionFacts
-    inner_size: int
-    activation: str
-    epsilon: float
 
 
 def attended(
@@ -166,20 +159,6 @@ def attended(
         angles, heads = texts.angles(facts.rotary), facts.num_heads
         q, k = (reshape(apply_rotary(split_heads(unsqueeze(part, 1), heads), angles), -1, size) for part in (q, k))
     return texts.attend(q, k, v, facts, is_windowed=is_windowed)
-
-
-def post_norm_layer(x: Node, weights: Weights, layer: PostNormLayer, texts: WholeTexts, *, is_last: bool) -> Node:
-    """Shapes: x [T, hidden] -> the same; of the last layer the kept rows. Source: arXiv:1810.04805."""
-    size, names = width(x), layer.names
-    parts = [weights.at(name) for name in (names.query, names.key, names.value)]
-    read = attended(x, parts, layer.attention, texts, bias=True)
-    if is_last:
-        read, x = texts.keep(read), texts.keep(x)
-    mixed = linear(read, weights.at(names.output), size, bias=True)
-    x = layer_norm(add(x, mixed), weights.at(names.attention_norm), layer.epsilon)
-    raised = ACTIVATIONS[layer.activation](linear(x, weights.at(names.up), layer.inner_size, bias=True))
-    lowered = linear(raised, weights.at(names.down), size, bias=True)
-    return layer_norm(add(x, lowered), weights.at(names.mlp_norm), layer.epsilon)
 
 
 def embedded_tokens(texts: WholeTexts, tables: Weights, facts: TextFacts, num_positions: int = 0) -> Node:

@@ -6,8 +6,9 @@ arXiv:2402.01613, arXiv:2407.19669, arXiv:2409.10173; "ntk" scaling: https://kex
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from openvino import opset13 as ops
@@ -23,13 +24,11 @@ from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.pooling.facts import TextFacts
 from dragoman.models.pooling.families.base import (
     LayerNames,
-    PostNormLayer,
     ScoreHead,
     TextFamily,
     WordHead,
     attended,
     embedded_tokens,
-    post_norm_layer,
 )
 from dragoman.models.pooling.task_adapters import TaskAdapters
 from dragoman.models.sources.base import Array, PackedMatrix
@@ -43,60 +42,112 @@ _UNUSED = (
 )  # fmt: skip
 
 
-class Bert(TextFamily):
-    """BERT. `offset`: of positions; the table has as many more rows."""
+class PostNorm(TextFamily):
+    """An encoder whose norms come behind attention and MLP. `embedding_norm`: behind the sum of the tables' rows.
+
+    `has_bias`: of attention. `is_gated`: the MLP is, and has no biases but `has_down_bias`. `num_positions`: rows of the
+    table of positions, 0 = there is none. Source: arXiv:1810.04805.
+    """
+
+    architecture: ClassVar[str]
+    names: ClassVar[LayerNames] = LayerNames()
+    layers: ClassVar[str] = "encoder.layer"
+    embedding_norm: ClassVar[str] = "embeddings.LayerNorm"
+    has_bias: ClassVar[bool] = True
+    is_gated: ClassVar[bool] = False
+    has_down_bias: ClassVar[bool] = True
+    default_epsilon: ClassVar[float] = 1e-12
+    default_activation: ClassVar[str] = "gelu"
+    default_types: ClassVar[int]
+    num_positions: int = 0
+
+    def __init__(self, config: Config, *, scores: bool) -> None:
+        self.scores = scores
+        self.epsilon = config.positive("layer_norm_eps", self.default_epsilon)
+        self.attention = self.read_attention(config)
+        self.inner_size = config.count("intermediate_size")
+        self.activation = config.choice("hidden_act", ACTIVATIONS, self.default_activation)
+        self.facts = TextFacts(
+            architecture=self.architecture,
+            vocab_size=config.count("vocab_size"),
+            hidden_size=config.count("hidden_size"),
+            num_layers=config.count("num_hidden_layers"),
+            max_tokens=self.read_longest(config),
+            num_types=config.count("type_vocab_size", self.default_types, least=0) if self.default_types else 0,
+        )
+
+    @abstractmethod
+    def read_attention(self, config: Config) -> AttentionFacts: ...
+
+    def read_longest(self, config: Config) -> int:
+        return config.count("max_position_embeddings")
+
+    def hidden(self, texts: WholeTexts, body: Weights) -> Node:
+        x = layer_norm(self.embedded(texts, body.at("embeddings")), body.at(self.embedding_norm), self.epsilon)
+        for index in range(self.facts.num_layers):
+            is_last = index == self.facts.num_layers - 1
+            x = self._layer(x, body.at(f"{self.layers}.{index}"), texts, is_last=is_last)
+        return x
+
+    def embedded(self, texts: WholeTexts, tables: Weights) -> Node:
+        return embedded_tokens(texts, tables, self.facts, self.num_positions)
+
+    def _layer(self, x: Node, weights: Weights, texts: WholeTexts, *, is_last: bool) -> Node:
+        """Shapes: x [T, hidden] -> the same; of the last layer the kept rows."""
+        names, parts = self.names, [weights.at(name) for name in self.names.qkv]
+        parts = parts if len(parts) > 1 else list(in_turn(parts[0], self.attention))
+        read = attended(x, parts, self.attention, texts, bias=self.has_bias)
+        if is_last:
+            read, x = texts.keep(read), texts.keep(x)
+        mixed = linear(read, weights.at(names.output), self.facts.hidden_size, bias=self.has_bias)
+        x = layer_norm(add(x, mixed), weights.at(names.attention_norm), self.epsilon)
+        return layer_norm(add(x, self._mlp(x, weights)), weights.at(names.mlp_norm), self.epsilon)
+
+    def _mlp(self, x: Node, weights: Weights) -> Node:
+        first, *second, down = (weights.at(name) for name in self.names.mlp)
+        if not self.is_gated:
+            return plain_mlp(x, first, down, self.inner_size, self.activation)
+        gate, up = (first, second[0]) if second else halves(first, self.inner_size)[::-1]
+        if not self.has_down_bias:
+            return gated_mlp(x, gate, up, down, self.inner_size, self.activation)
+        gated, raised = linears(x, [gate, up], [self.inner_size] * 2, is_fused=False)
+        return linear(multiply(ACTIVATIONS[self.activation](gated), raised), down, self.facts.hidden_size, bias=True)
+
+
+class Bert(PostNorm):
+    """BERT: a table of positions. Of relatives these begin at `offset`, and the table has as many more rows."""
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "bert")
     unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^linear\.weight$")  # ColBERT's is read as a Dense module
-    names: ClassVar[LayerNames] = LayerNames()
-    layers: ClassVar[str] = "encoder.layer"
-    default_epsilon: ClassVar[float] = 1e-12
-    default_types: ClassVar[int] = 2
     architecture: ClassVar[str] = "BertModel"
+    default_types: ClassVar[int] = 2
 
     def __init__(self, config: Config, *, scores: bool) -> None:
         config.expect(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
         config.skip(*_UNUSED)
-        self.scores = scores
-        self.epsilon = config.positive("layer_norm_eps", self.default_epsilon)
+        self.num_positions, self.offset = config.count("max_position_embeddings"), self.read_offset(config)
+        super().__init__(config, scores=scores)
+        self.facts = replace(self.facts, first_position=self.offset)
+
+    def read_attention(self, config: Config) -> AttentionFacts:
         size, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
         if size % num_heads:
             raise ModelError(
                 f"config.json hidden_size is {size}, allowed: a multiple of num_attention_heads {num_heads}"
             )
         head = size // num_heads
-        self.attention = AttentionFacts(num_heads, num_heads, head, head, head**-0.5)
-        inner_size, activation = config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "gelu")
-        self.layer = PostNormLayer(self.names, self.attention, inner_size, activation, self.epsilon)
-        self.num_positions = config.count("max_position_embeddings")
-        self.offset = self.read_offset(config)
-        self.facts = TextFacts(
-            architecture=self.architecture,
-            vocab_size=config.count("vocab_size"),
-            hidden_size=size,
-            num_layers=config.count("num_hidden_layers"),
-            max_tokens=self.num_positions - self.offset,
-            first_position=self.offset,
-            num_types=config.count("type_vocab_size", self.default_types, least=0) if self.default_types else 0,
-        )
+        return AttentionFacts(num_heads, num_heads, head, head, head**-0.5)
 
     def read_offset(self, config: Config) -> int:
         return 0
 
-    def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        tables = body.at("embeddings")
-        x = layer_norm(
-            embedded_tokens(texts, tables, self.facts, self.num_positions), tables.at("LayerNorm"), self.epsilon
-        )
-        for index in range(self.facts.num_layers):
-            is_last = index == self.facts.num_layers - 1
-            x = post_norm_layer(x, body.at(f"{self.layers}.{index}"), self.layer, texts, is_last=is_last)
-        return x
+    def read_longest(self, config: Config) -> int:
+        return self.num_positions - self.offset
 
     def word_head(self) -> WordHead:
         at = "cls.predictions"
         names = f"{at}.transform.dense", f"{at}.transform.LayerNorm", f"{at}.decoder.weight", f"{at}.bias"
-        return WordHead(*names, self.layer.activation, self.epsilon)
+        return WordHead(*names, self.activation, self.epsilon)
 
 
 class Roberta(Bert):
@@ -124,9 +175,12 @@ class DistilBert(Bert):
     score_head: ClassVar[ScoreHead] = ScoreHead("pre_classifier", activation=ops.relu, is_in_body=False)
     unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^vocab_")
     names: ClassVar[LayerNames] = LayerNames(
-        "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm", "ffn.lin1",
-        "ffn.lin2", "output_layer_norm",
-    )  # fmt: skip
+        ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        "attention.out_lin",
+        "sa_layer_norm",
+        ("ffn.lin1", "ffn.lin2"),
+        "output_layer_norm",
+    )
 
     def __init__(self, config: Config, *, scores: bool) -> None:
         config.rename(
@@ -142,7 +196,7 @@ class DistilBert(Bert):
 
     def word_head(self) -> WordHead:
         names = "vocab_transform", "vocab_layer_norm", "vocab_projector.weight", "vocab_projector.bias"
-        return WordHead(*names, self.layer.activation, self.epsilon)
+        return WordHead(*names, self.activation, self.epsilon)
 
 
 _BUCKETS, _FARTHEST = 32, 128  # MPNet's config.json does not say them
@@ -155,7 +209,7 @@ class MPNet(Roberta):
     default_types: ClassVar[int] = 0
     architecture: ClassVar[str] = "MPNetModel"
     names: ClassVar[LayerNames] = LayerNames(
-        "attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o", "attention.LayerNorm"
+        ("attention.attn.q", "attention.attn.k", "attention.attn.v"), "attention.attn.o", "attention.LayerNorm"
     )
 
     def __init__(self, config: Config, *, scores: bool) -> None:
@@ -187,57 +241,24 @@ def distance_buckets(distances: Array, num_buckets: int) -> Array:
 _UNUSED_OF_TURNED = ("dropout", "tie_word_embeddings", "position_embedding_type", "use_flash_attn")
 
 
-class Names(NamedTuple):
-    """Names of a layer's parts. Without `up_gate` the matrices are stored alone; without `gate`, too, there is none."""
+class TurnedBert(PostNorm):
+    """Relatives of BERT whose positions turn heads, with one matrix of queries, keys and values."""
 
-    layers: str
-    embedding_norm: str
-    qkv: str
-    output: str
-    attention_norm: str
-    up_gate: str
-    gate: str
-    up: str
-    down: str
-    mlp_norm: str
-
-
-class TurnedBert(TextFamily):
-    architecture: ClassVar[str]
-    names: ClassVar[Names]
-    has_bias: ClassVar[bool]  # of attention
-    has_down_bias: ClassVar[bool]
     theta: ClassVar[float]
-    epsilon: ClassVar[float] = 1e-12
-    num_types: ClassVar[int]
-    activation: ClassVar[str]
+    default_types: ClassVar[int] = 1
 
     def __init__(self, config: Config, *, scores: bool) -> None:
         config.skip(*_UNUSED_OF_TURNED)
-        self.scores = scores
+        super().__init__(config, scores=scores)
+
+    def read_attention(self, config: Config) -> AttentionFacts:
         size, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
         head = config.count("head_dim", size // num_heads)
         if head * num_heads != size or head % 2:
             raise ModelError(
                 f"config.json hidden_size is {size}, allowed: num_attention_heads {num_heads} times an even number"
             )
-        self.norm_epsilon = config.positive("layer_norm_eps", self.epsilon)
-        self.inner_size = config.count("intermediate_size")
-        self.act = config.choice("hidden_act", ACTIVATIONS, self.activation)
-        self.attention = AttentionFacts(
-            num_heads, num_heads, head, head, head**-0.5, rotary=self.read_rule(config, head)
-        )
-        self.facts = TextFacts(
-            architecture=self.architecture,
-            vocab_size=config.count("vocab_size"),
-            hidden_size=size,
-            num_layers=config.count("num_hidden_layers"),
-            max_tokens=self.read_longest(config),
-            num_types=config.count("type_vocab_size", self.num_types, least=0),
-        )
-
-    def read_longest(self, config: Config) -> int:
-        return config.count("max_position_embeddings")
+        return AttentionFacts(num_heads, num_heads, head, head, head**-0.5, rotary=self.read_rule(config, head))
 
     def read_rule(self, config: Config, head: int) -> RotaryRule:
         described = config.part("rope_parameters") or Config({})
@@ -255,64 +276,20 @@ class TurnedBert(TextFamily):
         """The growth of contexts beyond those of the training. Raises: ModelError for any other scaling."""
         raise scaling.error("type", "no rope_scaling")
 
-    def hidden(self, texts: WholeTexts, body: Weights) -> Node:
-        facts, names = self.facts, self.names
-        table = body.at("embeddings")
-        x = self.embedded(texts, table)
-        x = layer_norm(x, body.at(names.embedding_norm), self.norm_epsilon)
-        for index in range(facts.num_layers):
-            is_last = index == facts.num_layers - 1
-            x = self._layer(x, body.at(f"{names.layers}.{index}"), texts, is_last=is_last)
-        return x
-
-    def embedded(self, texts: WholeTexts, table: Weights) -> Node:
-        return embedded_tokens(texts, table, self.facts)
-
-    def _layer(self, x: Node, weights: Weights, texts: WholeTexts, *, is_last: bool) -> Node:
-        names, parts = self.names, in_turn(weights.at(self.names.qkv), self.attention)
-        read = attended(x, parts, self.attention, texts, bias=self.has_bias)
-        if is_last:
-            read, x = texts.keep(read), texts.keep(x)
-        mixed = linear(read, weights.at(names.output), self.facts.hidden_size, bias=self.has_bias)
-        x = layer_norm(add(x, mixed), weights.at(names.attention_norm), self.norm_epsilon)
-        return layer_norm(add(x, self._mlp(x, weights)), weights.at(names.mlp_norm), self.norm_epsilon)
-
-    def _mlp(self, x: Node, weights: Weights) -> Node:
-        names, down = self.names, weights.at(self.names.down)
-        if not names.gate and not names.up_gate:
-            return plain_mlp(x, weights.at(names.up), down, self.inner_size, self.act)
-        if names.up_gate:
-            up, gate = halves(weights.at(names.up_gate), self.inner_size)
-        else:
-            up, gate = weights.at(names.up), weights.at(names.gate)
-        if not self.has_down_bias:
-            return gated_mlp(x, gate, up, down, self.inner_size, self.act)
-        gated, raised = linears(x, [gate, up], [self.inner_size] * 2, is_fused=False)
-        return linear(multiply(ACTIVATIONS[self.act](gated), raised), down, self.facts.hidden_size, bias=True)
-
 
 class Nomic(TurnedBert):
     """Nomic Embed 1 and 1.5: without biases, with a SwiGLU."""
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "nomic_bert", "bert")
     architecture = "NomicBertModel"
-    names = Names(
-        "encoder.layers",
-        "emb_ln",
-        "attn.Wqkv",
-        "attn.out_proj",
-        "norm1",
-        "",
-        "mlp.fc12",
-        "mlp.fc11",
-        "mlp.fc2",
-        "norm2",
-    )
-    has_bias = False
-    has_down_bias = False
+    layers = "encoder.layers"
+    embedding_norm = "emb_ln"
+    names = LayerNames(("attn.Wqkv",), "attn.out_proj", "norm1", ("mlp.fc12", "mlp.fc11", "mlp.fc2"), "norm2")
+    has_bias = has_down_bias = False
+    is_gated = True
     theta = 1000.0
-    num_types = 2
-    activation = "silu"
+    default_types = 2
+    default_activation = "silu"
 
     def __init__(self, config: Config, *, scores: bool) -> None:
         config.rename(
@@ -349,15 +326,11 @@ class Gte(TurnedBert):
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "new", "gte")
     architecture = "GteModel"
-    names = Names(
-        "encoder.layer", "embeddings.LayerNorm", "attention.qkv_proj", "attention.o_proj", "attn_ln", "mlp.up_gate_proj", "",
-        "", "mlp.down_proj", "mlp_ln",
-    )  # fmt: skip
-    has_bias = True
-    has_down_bias = True
+    names = LayerNames(
+        ("attention.qkv_proj",), "attention.o_proj", "attn_ln", ("mlp.up_gate_proj", "mlp.down_proj"), "mlp_ln"
+    )
+    is_gated = True
     theta = 160_000.0
-    num_types = 1
-    activation = "gelu"
 
     def __init__(self, config: Config, *, scores: bool) -> None:
         config.expect(layer_norm_type="layer_norm", logn_attention_scale=False, pack_qkv=True)
@@ -377,7 +350,7 @@ class Gte(TurnedBert):
 
     def word_head(self) -> WordHead:
         names = "lm_head.dense", "lm_head.norm", "lm_head.decoder.weight", "lm_head.decoder.bias"
-        return WordHead(*names, self.act, self.norm_epsilon)
+        return WordHead(*names, self.activation, self.epsilon)
 
 
 class Jina(TurnedBert):
@@ -385,15 +358,11 @@ class Jina(TurnedBert):
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "roberta")
     architecture = "JinaEmbeddingsV3Model"
-    names = Names(
-        "encoder.layers", "emb_ln", "mixer.Wqkv", "mixer.out_proj", "norm1", "", "", "mlp.fc1", "mlp.fc2", "norm2"
-    )
-    has_bias = True
-    has_down_bias = True
+    layers = "encoder.layers"
+    embedding_norm = "emb_ln"
+    names = LayerNames(("mixer.Wqkv",), "mixer.out_proj", "norm1", ("mlp.fc1", "mlp.fc2"), "norm2")
     theta = 20_000.0
-    epsilon = 1e-5
-    num_types = 1
-    activation = "gelu"
+    default_epsilon = 1e-5
 
     def read_longest(self, config: Config) -> int:
         return super().read_longest(config) - 2
@@ -425,9 +394,9 @@ class JinaTasks(Jina):
         body.adapting = TaskAdapters(texts.tasks, body.root(), facts.num_tasks, facts.task_rank, self.scale)
         return super().hidden(texts, body)
 
-    def embedded(self, texts: WholeTexts, table: Weights) -> Node:
-        x, size, adapters = super().embedded(texts, table), self.facts.hidden_size, table.adapting
+    def embedded(self, texts: WholeTexts, tables: Weights) -> Node:
+        x, size, adapters = super().embedded(texts, tables), self.facts.hidden_size, tables.adapting
         assert isinstance(adapters, TaskAdapters)
-        words, types = (table.at(f"{name}_embeddings").name() for name in ("word", "token_type"))
+        words, types = (tables.at(f"{name}_embeddings").name() for name in ("word", "token_type"))
         x = adapters.of_rows(x, texts.token_ids, words, self.facts.vocab_size, size)
         return adapters.of_rows(x, None, types, 1, size)
