@@ -25,13 +25,14 @@ from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.bodies import unpacked
 from dragoman.server.http.exchange import Body, ClientGone, Exchange, HeaderRules, InnerCall
 from dragoman.server.http.fields import DEADLINE_FIELDS, Switches, waits_of
-from dragoman.server.observation.record import CallRecord, current_call
+from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Server, Teller
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import (
     as_server_error,
     cancel_all,
+    end_stream,
     error_reply,
     respond,
     run_unless_gone,
@@ -307,18 +308,19 @@ class Endpoints(Server):
                 model = borrowed or await self._found(lambda: operation.model(http, self))
                 if not isinstance(model, ServedModel):
                     dialect = dialect_of(operation, self.models.dialects, http)
-                    waiting = _Waiting(exchange, dialect, http, self.switches.keep_alive_s)
+                    waiting = _Waiting(exchange, dialect, http, record, self.switches.keep_alive_s)
                     model = await waiting.until(stack.enter_async_context(model))
                 check_version(model, http)
             except ServerError as error:
-                if waiting is not None and exchange.is_started:
-                    return await waiting.fail(error)
                 record.error = error
+                if waiting is not None and exchange.is_started:
+                    return await end_stream(exchange, waiting.call, http, record)
                 dialect = dialect_of(operation, self.models.dialects, http)
                 return await exchange.send_reply(error_reply(dialect, error, http))
             record.model = model.name
             dialect = dialect_of(operation, model.dialects, http)
-            await respond(exchange, model, dialect, http, self.switches, None if waiting is None else waiting.fail)
+            begun = None if waiting is None else waiting.call
+            await respond(exchange, model, dialect, http, self.switches, record, begun)
         if self.hosting is not None:
             self.hosting.keep(model, record.keep_s)
         return None
@@ -396,13 +398,15 @@ def check_version(model: ServedModel, http: HttpCall) -> None:
 
 
 class _Waiting:
-    """One waiting call. `keep_alive_s`: the longest silence of a stream, 0 = any."""
+    """One waiting call. `keep_alive_s`: the longest silence of a stream, 0 = any. `call`: parsed without its model."""
 
-    def __init__(self, exchange: Exchange, dialect: Dialect, http: HttpCall, keep_alive_s: float) -> None:
+    def __init__(
+        self, exchange: Exchange, dialect: Dialect, http: HttpCall, record: CallRecord, keep_alive_s: float
+    ) -> None:
         self._exchange = exchange
-        self._http = http
+        self._record = record
         self._keep_alive_s = keep_alive_s
-        self._call = _parsed_early(dialect, http)
+        self.call = _parsed_early(dialect, http)
         self._pulse = b""
 
     async def until(self, work: Awaitable[T]) -> T:
@@ -423,42 +427,28 @@ class _Waiting:
         finally:
             await cancel_all((task, gone))
 
-    async def fail(self, error: Exception) -> None:
-        """Send a failure as the end of a stream that has begun."""
-        failure = as_server_error(error, self._http)
-        if (record := current_call()) is not None:
-            record.error = failure
-        last = None if self._call is None else self._call.encoder.stream_error(failure)
-        if last is None:
-            await self._exchange.cut()
-        else:
-            await self._exchange.finish(last)
-
     async def _keep_alive(self) -> None:
-        call = self._call
+        call = self.call
         if call is None or not call.stream or not call.is_head_fixed or self._exchange.is_detached:
             return
         if not self._exchange.is_started:
             head = call.encoder.head([])
             self._pulse = call.encoder.keep_alive(head)
             if not self._pulse:
-                self._call = None  # every byte would be part of the answer
+                self.call = None  # every byte would be part of the answer
                 return
             await self._exchange.send_head(head)
         await self._exchange.send_chunk(self._pulse)
 
     def _left_s(self) -> float | None:
         """Seconds that the client still waits; None = no limit. Without a stream, its wait for the first byte counts."""
-        record = current_call()
-        if record is None:
-            return None
-        is_whole = self._call is not None and not self._call.stream
+        record = self._record
+        is_whole = self.call is not None and not self.call.stream
         limit_s = record.patience_s if record.timeout_s is None and is_whole else record.timeout_s
         return None if limit_s is None else record.begin_s + limit_s - perf_counter()
 
     def _too_late(self) -> ServerError:
-        record = current_call()
-        assert record is not None  # it had a limit
+        record = self._record
         limit_s = record.timeout_s if record.timeout_s is not None else record.patience_s
         return RequestTimeout(
             f"the request took longer than the {limit_s:g} s that the client allows ({record.timeout_name}): "

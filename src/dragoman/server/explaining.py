@@ -231,7 +231,7 @@ async def _follow(way: _Way, server: Server) -> None:
         check_number(call, model)
         if switches.is_strict:
             refuse_ignored(call.ignored)
-        note_patience(call)
+        note_patience(call, way.record)
         with model.admission.permit(len(call.requests), way.record, call.requests):
             pass
         await _prepare(explanation, call, model)

@@ -71,11 +71,14 @@ async def respond(
     dialect: Dialect,
     http: HttpCall,
     switches: Switches,
-    fail: Callable[[Exception], Awaitable[None]] | None = None,
+    record: CallRecord,
+    begun: Call | None = None,
 ) -> None:
-    """Parse `http`, generate, answer. `fail`: ends a stream that began before. Raises: ClientGone; answers all else."""
+    """Parse `http`, generate, answer. Raises: ClientGone; answers all else.
+
+    `begun`: the same call, parsed without its model, if its stream may have begun.
+    """
     headers: Mapping[str, str] = {}
-    record = current_call()
     try:
         model.admission.check(record)  # before any work is done for the call
         opening = dialect.open(http)
@@ -89,12 +92,13 @@ async def respond(
         check_number(call, model)
         if switches.is_strict:
             refuse_ignored(call.ignored)
-        note_patience(call)
+        note_patience(call, record)
         headers = ignored_header(call.ignored)
-        beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
+        beside = _show_timings(call, record) if switches.has_timings else NO_TIMINGS
         with model.admission.permit(len(call.requests), record, call.requests):
             if call.stream:
-                await _stream(exchange, model, http, call, beside, switches.keep_alive_s)
+                begun = call
+                await _stream(exchange, model, call, record, beside, switches.keep_alive_s)
             else:
                 work = generate_all(model.service, call.requests, call.labels)
                 results = await run_unless_gone(exchange, work)
@@ -103,40 +107,47 @@ async def respond(
     except ClientGone:
         raise
     except Exception as error:  # request boundary: one bad request must never touch another
-        failure = as_server_error(error, http)
-        _note_failure(failure)
+        failure = record.error = as_server_error(error, http)
         if isinstance(failure, QueueTimeout):
             failure.retry_after_s = model.admission.retry_after_s()
-        if exchange.is_started and fail is not None:
-            await fail(failure)
-        elif exchange.is_started:  # the encoder itself failed on a failure
-            await exchange.cut()
+        if exchange.is_started:
+            await end_stream(exchange, begun, http, record)
         else:
             await exchange.send_reply(error_reply(dialect, failure, http), headers)
+
+
+async def end_stream(exchange: Exchange, call: Call | None, http: HttpCall, record: CallRecord) -> None:
+    """End a stream that has begun with the record's error. Cuts the connection where the stream cannot tell it."""
+    last, failure = None, record.error
+    if call is not None and failure is not None:
+        try:
+            last = call.encoder.stream_error(failure)
+        except Exception as error:  # the encoder itself failed on a failure
+            record.error = as_server_error(error, http)
+    if last is None:
+        await exchange.cut()
+    else:
+        await exchange.finish(last)
 
 
 async def _stream(
     exchange: Exchange,
     model: ServedModel,
-    http: HttpCall,
     call: Call,
+    record: CallRecord,
     beside: ShownTimings,
     keep_alive_s: float,
 ) -> None:
     """Write events as they come. `beside`: timings for a trailer. `keep_alive_s`: the longest silence, 0 = any."""
     running = CallEvents(model.service, call.requests)
     running.start(exchange.wait_gone)
-    head_after_s = getattr(model.service, "head_after_s", None)
+    due_s = None
+    if exchange.is_started:  # the head went out while the call waited for its model
+        due_s = partial(float, 0)  # at once
+    elif call.is_head_fixed and (head_after_s := getattr(model.service, "head_after_s", None)) is not None:
+        due_s = partial(_head_due_s, record, len(call.requests), head_after_s)
     try:
-        await _write_events(exchange, running, call, beside, head_after_s, keep_alive_s)
-    except ClientGone:
-        raise
-    except Exception as error:
-        failure = as_server_error(error, http)
-        if not exchange.is_started:
-            raise failure from error
-        await running.aclose()
-        await _end_with_error(exchange, call, failure)
+        await _write_events(exchange, running, call, due_s, beside, keep_alive_s)
     finally:
         await running.aclose()
 
@@ -165,22 +176,16 @@ async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall)
             if not exchange.is_started:
                 raise
             failure = as_server_error(error, http)
-            _note_failure(failure)
+            if (record := current_call()) is not None:
+                record.error = failure
             last = made.stream_error(failure)
     await exchange.finish(last)  # nothing runs after it, see `_write_events`
 
 
-def note_patience(call: Call) -> None:
+def note_patience(call: Call, record: CallRecord) -> None:
     """Limit an unstreamed answer to the time for which its client waits for the first byte."""
-    record = current_call()
-    if record is not None and record.timeout_s is None and not call.stream:
+    if record.timeout_s is None and not call.stream:
         record.timeout_s = record.patience_s
-
-
-def _note_failure(failure: ServerError) -> None:
-    record = current_call()
-    if record is not None:
-        record.error = failure
 
 
 async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
@@ -194,16 +199,11 @@ async def _write_events(
     exchange: Exchange,
     running: CallEvents,
     call: Call,
+    due_s: Callable[[], float] | None,
     beside: ShownTimings,
-    head_after_s: float | None,
     keep_alive_s: float,
 ) -> None:
-    record, due_s = current_call(), None
-    has_head = exchange.is_started  # it went out while the call waited for its model
-    if has_head:
-        due_s = partial(float, 0)  # at once
-    elif call.is_head_fixed and head_after_s is not None and record is not None:
-        due_s = partial(_head_due_s, record, len(call.requests), head_after_s)
+    has_head = exchange.is_started
     events = await running.first_batch(call.hold_s, due_s)
     head = call.encoder.head(events)
     if beside is not NO_TIMINGS:
@@ -281,11 +281,8 @@ def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
     return max(prepared) + after_s - perf_counter()
 
 
-def _show_timings(call: Call) -> ShownTimings:
+def _show_timings(call: Call, record: CallRecord) -> ShownTimings:
     """Have the answer show its timings. Returns those to send as a header or trailer instead."""
-    record = current_call()
-    if record is None:
-        return NO_TIMINGS
     measure = measure_of(record, [request.request_id for request in call.requests])
     shown = ShownTimings(measure, sum(request.sampling.n for request in call.requests))
     return NO_TIMINGS if call.encoder.show_timings(shown) else shown
@@ -323,15 +320,6 @@ def check_number(call: Call, model: ServedModel) -> None:
 
 async def _run(run: Runner | None, work: Callable[[], T]) -> T:
     return work() if run is None else await run(work)
-
-
-async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) -> None:
-    _note_failure(failure)
-    last = call.encoder.stream_error(failure)
-    if last is None:
-        await exchange.cut()
-    else:
-        await exchange.finish(last)
 
 
 async def generate_all(
