@@ -40,29 +40,28 @@ class Arguments:
 
 def read_arguments(words: Sequence[str]) -> Arguments:
     """The values on a command line; a single word without dashes is the model's directory."""
-    reader = _Reader(list(words))
-    reader.read()
-    return Arguments(tuple(reader.givens), tuple(reader.problems))
+    rest, models = list(words), []
+    reader = FlagReader(rest)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-") and word != "-":
+            reader.take(word)
+        else:
+            models.append(word)
+    return reader.arguments(models)
 
 
-class _Reader:
+class FlagReader:
+    """Reads the server's flags. `words`: what follows on the command line, from which values are taken."""
+
     def __init__(self, words: list[str]) -> None:
         self.givens: list[Given] = []
         self.problems: list[str] = []
         self._words = words
         self._has_unknown = False
-        self._arguments: list[str] = []
 
-    def read(self) -> None:
-        while self._words:
-            word = self._words.pop(0)
-            if word.startswith("-") and word != "-":
-                self._flag(word)
-            else:
-                self._arguments.append(word)
-        self._take_arguments()
-
-    def _flag(self, word: str) -> None:
+    def take(self, word: str) -> None:
+        """Read a flag, and take its values off the words."""
         name, has_value, value = word.partition("=")
         if not has_value and self._is_one_model(name):
             self.givens.append(Given(name, FLAG_KEYS["--model"], self._words.pop(0), SOURCE))
@@ -112,18 +111,20 @@ class _Reader:
         else:
             self._add(given_by(name, self._words.pop(0)), match)
 
-    def _take_arguments(self) -> None:
+    def arguments(self, words: Sequence[str]) -> Arguments:
+        """What was read. `words`: those without dashes; the only one is the model's directory."""
+        problems = list(self.problems)
         if self._has_unknown:  # a stray word may be an unknown option's value, which is already a problem
-            return
-        if len(self._arguments) > 1:
-            stray = " ".join(self._arguments[1:])
-            self.problems.append(f"{stray} ({SOURCE}): unexpected; one model directory at most may be given")
-        models = [Given("MODEL_DIR", "option.model_id", text, SOURCE) for text in self._arguments[:1]]
-        models += [given for given in self.givens if given.key == "option.model_id"]
+            return Arguments(tuple(self.givens), tuple(problems))
+        if len(words) > 1:
+            stray = " ".join(words[1:])
+            problems.append(f"{stray} ({SOURCE}): unexpected; one model directory at most may be given")
+        directories = [Given("MODEL_DIR", "option.model_id", text, SOURCE) for text in words[:1]]
+        models = [*directories, *(given for given in self.givens if given.key == "option.model_id")]
         if len(models) > 1:
             named = " and ".join(f"{given.name}={given.text}" for given in models)
-            self.problems.append(f"{named} ({SOURCE}): one model at most may be named; --load-models takes several")
-        self.givens += [given for given in models[:1] if given.name == "MODEL_DIR"]
+            problems.append(f"{named} ({SOURCE}): one model at most may be named; --load-models takes several")
+        return Arguments((*self.givens, *directories), tuple(problems))
 
 
 def given_by(flag: str, value: str = "") -> Given:

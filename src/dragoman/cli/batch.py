@@ -43,8 +43,7 @@ class BatchArguments:
 
 
 def read_batch(words: ReadWords) -> BatchArguments | None:
-    places = [Path(word) for word in words.others[:2] if not word.startswith("-")]
-    server = words.others[len(places) :]
+    places, others = [Path(word) for word in words.others[:2]], words.others[2:]
     if len(places) != 2:
         words.problems.append("needs two files first, IN.jsonl with the requests and OUT.jsonl for the answers")
         return None
@@ -52,11 +51,11 @@ def read_batch(words: ReadWords) -> BatchArguments | None:
         words.problems.append(f"{places[1]} ({SOURCE}): must be another file than the one with the requests")
     url, model = words.values["url"], words.values["model"]
     if url is None:
-        words.server_words = server if model is None else [model, *server]
+        words.server_words = [*([] if model is None else [model]), *others, *words.flags]
     else:
         if model is not None:
             words.refuse("model", "is not for --url: the server there has its own models")
-        words.refuse_server_words(server)
+        words.refuse_server_words(others)
         words.values["url"] = as_url(url)
     return words.made(BatchArguments, requests=places[0], answers=places[1])
 

@@ -47,7 +47,7 @@ class DoctorArguments:
 
 
 def read_doctor(words: ReadWords) -> DoctorArguments | None:
-    return words.made(DoctorArguments, server_words=tuple(words.others))
+    return words.made(DoctorArguments, server_words=(*words.others, *words.flags))
 
 
 def run(_: object, asked: DoctorArguments, console: Console, places: Places | None = None) -> int:

@@ -55,7 +55,7 @@ class EvalArguments:
 
 
 def read_eval(words: ReadWords) -> EvalArguments | None:
-    words.server_words = words.others
+    words.server_words = [*words.others, *words.flags]
     window, stride = words.values["window"], words.values["stride"]
     if window is not None and stride is not None and stride > window:
         words.refuse("stride", f"must be at most --window ({window})")

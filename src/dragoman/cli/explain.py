@@ -60,7 +60,7 @@ def read_explain(words: ReadWords) -> ExplainArguments | None:
             words.refuse("request", str(error))
     url = words.values["url"]
     if url is None:
-        words.server_words = words.others
+        words.server_words = [*words.others, *words.flags]
     else:
         words.values["url"] = as_url(url)
         words.refuse_server_words(words.others)

@@ -51,7 +51,7 @@ class PlanArguments:
 
 
 def read_plan(words: ReadWords) -> PlanArguments | None:
-    words.server_words = words.others
+    words.server_words = [*words.others, *words.flags]
     prefix, prompt = words.values["shared_prefix"], words.values["prompt"]
     if prompt is not None and prefix >= prompt:
         words.refuse("shared_prefix", f"must be less than --prompt ({prompt})")
@@ -59,7 +59,7 @@ def read_plan(words: ReadWords) -> PlanArguments | None:
         words.refuse("prefixes", "needs --shared-prefix, the tokens of each")
     if words.values["router"] == "prefix" and "shared_prefix" not in words.texts:
         words.refuse("router", "needs --shared-prefix, the tokens that it goes by")
-    return words.made(PlanArguments, server_words=tuple(words.others))
+    return words.made(PlanArguments, server_words=tuple(words.server_words))
 
 
 COMMAND = Command(_USAGE, options_of(PlanArguments), read_plan, "dragoman.cli.plan_run", takes_server_options=True)

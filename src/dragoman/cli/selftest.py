@@ -34,7 +34,7 @@ class SelftestArguments:
 
 
 def read_selftest(words: ReadWords) -> SelftestArguments | None:
-    words.server_words = words.others
+    words.server_words = [*words.others, *words.flags]
     return words.made(SelftestArguments)
 
 

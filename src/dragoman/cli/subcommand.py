@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Protocol, TextIO, TypeVar
 
-from dragoman.cli.arguments import SOURCE, given_by, is_flag, is_truth
+from dragoman.cli.arguments import SOURCE, FlagReader, given_by, is_flag, is_truth
 from dragoman.cli.commands import FAILED, USAGE_ERROR, CommandPlace
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.server_words import read_one_model
@@ -97,10 +97,10 @@ def options_of(arguments: type) -> tuple[CommandOption, ...]:
 
 
 class ReadWords:
-    """A read command line: `texts` of the options found, `values` of all options, `others`: all other words.
+    """A read command line: `texts` of the options found, `values` of all options, `others`: words without dashes.
 
-    `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
-    `variables`: of the environment. `takes_server_options`: possible options of the server stay in `others`.
+    `flags`: of the server, with their values, where `takes_server_options`. `problems`: one line each. `server_words`:
+    for a model loaded here, None = there is none. `variables`: of the environment.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class ReadWords:
         self.texts: dict[str, str] = {}
         self.values: dict[str, Any] = {option.name: option.default for option in options}
         self.others: list[str] = []
+        self.flags: list[str] = []
         self.problems: list[str] = []
         self.server_words: list[str] | None = None
         self._flags = [option.flag for option in options]
@@ -132,10 +133,10 @@ class ReadWords:
         """Note a problem with an option's value."""
         self.problems.append(f"{cite(name, self.texts[name])}: {why}")
 
-    def refuse_server_words(self, words: Sequence[str], what: str = "--url") -> None:
-        """Note a problem with `words`, if there are any: a server that runs elsewhere has its own options."""
-        if words:
-            self.problems.append(f"{words[0]} ({SOURCE}): is not for {what}: the server there has its own options")
+    def refuse_server_words(self, others: Sequence[str], what: str = "--url") -> None:
+        """Note a problem if there are any words for a server: one that runs elsewhere has its own options."""
+        for word in (*others, *self.flags)[:1]:
+            self.problems.append(f"{word} ({SOURCE}): is not for {what}: the server there has its own options")
 
     def made(self, arguments: type[Arguments], **others: Any) -> Arguments | None:
         """The arguments from the options' values and `others`; None if there is a problem."""
@@ -153,11 +154,15 @@ class ReadWords:
             option = by_flag.get(flag)
             if option is None and word in negated:
                 self._set(negated[word], "false")
-            elif option is None and word.startswith("-") and word != "-" and self._is_unknown(flag):
+            elif option is None and (word == "-" or not word.startswith("-")):
+                self.others.append(word)
+            elif option is None and self._is_unknown(flag):
                 if rest and not has_value and not is_flag(rest[0]):  # its value
                     rest.pop(0)
             elif option is None:
-                self.others.append(word)
+                followers = list(rest)
+                FlagReader(rest).take(word)
+                self.flags += [word, *followers[: len(followers) - len(rest)]]
             elif has_value:
                 self._set(option, value)
             elif isinstance(option.kind, Switch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 from dragoman.cli.arguments import SOURCE
@@ -35,16 +34,14 @@ class WarmArguments:
 
 
 def read_warm(words: ReadWords) -> WarmArguments | None:
-    # The server's options may have values, so files go first.
-    places = list(takewhile(lambda word: not word.startswith("-"), words.others))
-    server = words.others[len(places) :]
+    places = list(words.others)
     model = words.values["model"] or (places.pop(0) if places else None)
     if model is None or not places:
         words.problems.append("warm: needs a model and then files, before all options: MODEL FILE...")
     files = tuple(map(Path, places))
     words.problems += [f"{path} ({SOURCE}): is no file" for path in files if not path.is_file()]
     if not words.problems:
-        words.server_words = [str(model), *server]
+        words.server_words = [str(model), *words.flags]
     return words.made(WarmArguments, files=files)
 
 

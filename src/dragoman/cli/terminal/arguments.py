@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from dragoman.cli.arguments import FLAG_KEYS, SOURCE, is_truth
+from dragoman.cli.arguments import SOURCE
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.subcommand import ArgumentKind, CommandOption, ReadWords, as_url, is_url
 from dragoman.cli.terminal.servers import AskFailed, ModelServer, RemoteServer, Target
 from dragoman.config.bundled import bundled_or
 from dragoman.config.kinds import Kind, Number, Switch, Text, Urls, parameter_kind
-from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.hub.names import hub_model
 from dragoman.parameters import FURTHER
@@ -38,7 +37,7 @@ def read_server(words: ReadWords) -> Target:
     if url is None:
         if model is not None:
             words.refuse("remote_model", "is for a URL; a model stands alone")
-        words.server_words = None if words.problems else words.others
+        words.server_words = None if words.problems else [*words.others, *words.flags]
         return Target()
     words.refuse_server_words([word for word in words.others if not is_url(word)], url)
     try:
@@ -103,28 +102,13 @@ def _check_purpose(config: Config, *, needs_template: bool) -> None:
 
 def take_prompt(words: ReadWords, *, may_be_alone: bool) -> str | None:
     """Take the prompt from the words: the word after the model, or a single word that names no model."""
-    others = words.others
-    places: list[int] = []
-    is_value = False
-    for place, word in enumerate(others):
-        if not is_value and (word == "-" or not word.startswith("-")):
-            places.append(place)
-        is_value = not is_value and "=" not in word and _is_server_option(word)
-        follower = others[place + 1] if place + 1 < len(others) else ""
-        is_value |= word.startswith("--") and is_truth(follower)  # of a switch
-    of_prompt = places if may_be_alone and len(places) == 1 and not names_model(others[places[0]]) else places[1:]
-    words.others = [word for place, word in enumerate(others) if place not in of_prompt]
-    prompt = " ".join(others[place] for place in of_prompt) if of_prompt else None
+    is_alone = may_be_alone and len(words.others) == 1 and not names_model(words.others[0])
+    num_before = 0 if is_alone else 1
+    of_prompt, words.others = words.others[num_before:], words.others[:num_before]
+    prompt = " ".join(of_prompt) if of_prompt else None
     if prompt is not None and not prompt.strip():
         words.problems.append(f"PROMPT ({SOURCE}): must be a text that is not empty, or - for the standard input")
     return None if prompt == "-" else prompt
-
-
-def _is_server_option(word: str) -> bool:
-    """True for options of the server that take a value."""
-    return word in FLAG_KEYS or any(
-        word == option.flag and not isinstance(option.row.kind, Switch) for option in SERVER_OPTIONS
-    )
 
 
 def names_model(word: str) -> bool:
