@@ -72,30 +72,12 @@ class ServerConfig:
         """All keys as they are now; None = keys are not required. Reads files. Raises: KeysError."""
         return self.key_sources.read(self.api_keys)
 
-    def gate(self) -> Gate:
-        """The gate for all calls. Reads files. Raises: KeysError."""
-        cors = Cors(self.cors) if self.cors.origins else None
-        return Gate(
-            self.max_request_size_bytes,
-            self.read_keys(),
-            self.open_scopes,
-            max_body_memory_bytes=self.max_body_memory_bytes,
-            visitors=Visitors(cors, AllowedHosts(self.allowed_hosts)),
-        )
-
 
 class App:
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        rules: HeaderRules,
-        cors: Cors | None = None,
-        hosts: AllowedHosts | None = None,
-        path_prefix: str = "",
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, rules: HeaderRules, path_prefix: str = "") -> None:
+        self.gate = endpoints.gate
         self._endpoints = endpoints
-        self._hosts = hosts or AllowedHosts()
-        self._cors = cors
+        self._cors = endpoints.gate.visitors.cors
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
         self._rules = rules
         self._path_prefix = path_prefix
@@ -147,7 +129,7 @@ class App:
 
     async def _dispatch(self, exchange: Exchange) -> None:
         """Raises: Forbidden, UnknownPath, WrongMethod, and what the handler raises."""
-        self._hosts.check(exchange.headers)
+        self.gate.visitors.hosts.check(exchange.headers)
         if self._path_prefix and await self._strip_prefix(exchange):
             return None
         match = self._table.match(exchange.path)
@@ -171,11 +153,9 @@ def build_app(
     registry: ModelRegistry,
     config: ServerConfig,
     hosting: ModelHosting | None = None,
-    gate: Gate | None = None,
     pulling: ModelPulling | None = None,
 ) -> App:
     """The application over `registry`, which may be filled later. Reads files. Raises: KeysError, StoreError."""
-    gate = gate or config.gate()
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)
     rules = HeaderRules(
         sent=CACHE_HEADERS,
@@ -185,9 +165,17 @@ def build_app(
     log = None if config.log_requests == "off" else RequestLog(config.log_requests, shows_prompts=config.log_prompts)
     watch = Watch(log, config.metrics_compat, None if config.traces is None else open_tracing(config.traces))
     declared = [name for api in apis for name in (*HEADERS, *api.headers)]
-    cors = Cors(config.cors, declared) if config.cors.origins else None
+    gate = Gate(
+        config.max_request_size_bytes,
+        config.read_keys(),
+        config.open_scopes,
+        max_body_memory_bytes=config.max_body_memory_bytes,
+        visitors=Visitors(
+            Cors(config.cors, declared) if config.cors.origins else None, AllowedHosts(config.allowed_hosts)
+        ),
+    )
     make_desk = None
     if config.store is not None:
         make_desk = partial(Desk, Store(config.store))
     endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling, make_desk)
-    return App(endpoints, rules, cors, AllowedHosts(config.allowed_hosts), config.path_prefix)
+    return App(endpoints, rules, config.path_prefix)

@@ -106,8 +106,7 @@ class HttpServer:
         self._on_listening = on_listening
         self._config = config
         self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
-        self._gate = config.gate()
-        self._app = build_app(registry, config, owner.hosting, self._gate, owner.pulling)
+        self._app = build_app(registry, config, owner.hosting, owner.pulling)
         self._uvicorn = _Uvicorn(_uvicorn_config(Attempts(self._app) if config.asks_again else self._app, listen))
         self._stop: asyncio.Event | None = None
         self._forced = asyncio.Event()  # by a second stop
@@ -154,7 +153,7 @@ class HttpServer:
             yield Reloadable("certificates", self._listen.tls.files, self._listen.tls.reload)
 
     def _read_keys(self) -> None:
-        self._gate.keyring = self._config.read_keys()
+        self._app.gate.keyring = self._config.read_keys()
 
     def stop(self) -> None:
         """Begin the drain; a second call ends it at once. Any thread, or a signal handler."""

@@ -55,7 +55,7 @@ class Gate:
         self.keyring = keyring
         self.open_scopes = open_scopes | {Scope.OPEN}
         self.limits = RateLimits()
-        self._visitors = visitors or Visitors()
+        self.visitors = visitors or Visitors()
 
     def needs_key(self, scope: Scope) -> bool:
         return self.keyring is not None and scope not in self.open_scopes
@@ -68,7 +68,7 @@ class Gate:
         if self.keyring is None or scope in self.open_scopes:
             # Health checks and descriptions do nothing, and browsers hide them by themselves.
             if scope is not Scope.OPEN:
-                self._visitors.check(exchange.headers)
+                self.visitors.check(exchange.headers)
             return None
         caller = find_caller(self.keyring, exchange.properties)
         if caller is not None:
@@ -152,15 +152,15 @@ class Visitors:
     """Checks a browser's requests. `hosts`: whose pages count as the server's own."""
 
     def __init__(self, cors: Cors | None = None, hosts: AllowedHosts | None = None) -> None:
-        self._cors = cors
-        self._hosts = hosts or AllowedHosts()
+        self.cors = cors
+        self.hosts = hosts or AllowedHosts()
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raises: Forbidden for a browser's request from a page of another origin, unless CORS allows that page."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if (origin is None and site is None) or not self._is_foreign(origin, site, headers):
             return
-        if self._cors is not None and self._cors.allows(origin):
+        if self.cors is not None and self.cors.allows(origin):
             return
         page = "a page of another site" if origin in (None, "null") else f"a page of {origin[:MAX_SHOWN]}"
         raise Forbidden(
@@ -173,7 +173,7 @@ class Visitors:
             return site.strip().lower() in _OTHERS
         host = (origin or "").partition("://")[2].lower()
         ours = (headers.get("host", "").lower(), headers.get("x-forwarded-host", "").lower())
-        return host == "" or (host not in ours and not self._hosts.names(host))
+        return host == "" or (host not in ours and not self.hosts.names(host))
 
 
 def _is_this_machine(name: str) -> bool:
