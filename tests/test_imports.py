@@ -220,7 +220,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine",
         "dragoman.models",
     ),
-    "dragoman.batch": ("dragoman",),
+    "dragoman.batch": ("dragoman", "dragoman.coroutines"),
     "dragoman.tools.compress": ("dragoman.tools.evaluate", "dragoman.models"),
     "dragoman.tools.plan": ("dragoman.types", "dragoman.errors", "dragoman.engine", "dragoman.tools.percentiles"),
     "dragoman.llm": (

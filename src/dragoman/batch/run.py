@@ -27,6 +27,7 @@ from dragoman.batch.files import (
     read_line,
     usage_of,
 )
+from dragoman.coroutines import cancel_all
 
 SYNC_S = 1.0  # see `answers`
 BUSY = (429, 503)
@@ -159,9 +160,7 @@ class Batch:
         try:
             await asyncio.gather(*workers)
         finally:
-            for task in (*workers, syncing):
-                task.cancel()
-            await asyncio.gather(*workers, syncing, return_exceptions=True)
+            await cancel_all((*workers, syncing))
             tally.seconds = time.monotonic() - begin
             await asyncio.to_thread(self.files.answers.sync)
         return tally

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from dragoman import __version__
+from dragoman.coroutines import cancel_all
 from dragoman.errors import NotFound, NotLoaded, RequestTimeout, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Call, Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
 from dragoman.server.batches.desk import Ask, Desk
@@ -31,7 +32,6 @@ from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, 
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import (
     as_server_error,
-    cancel_all,
     end_stream,
     error_reply,
     respond,
@@ -203,12 +203,10 @@ class Endpoints(Server):
         return Reply(call.status, bytes(call.answer), call.headers.get("content-type", ""), call.headers)
 
     def _generating_post(self, path: str) -> tuple[Api, GenerateOperation]:
-        for api in self.apis:
-            for operation in api.operations:
-                is_it = (operation.method, operation.path) == ("POST", path)
-                if is_it and isinstance(operation, GenerateOperation):
-                    return api, operation
-        raise UnknownPath(f"POST {path} generates nothing")
+        api, operation = self.operations.get(("POST", path), (None, None))
+        if api is None or not isinstance(operation, GenerateOperation):
+            raise UnknownPath(f"POST {path} generates nothing")
+        return api, operation
 
     def owner(self, path: str) -> ErrorTeller:
         """The encoder of errors outside operations: unknown path, wrong method, bad key, oversized body."""

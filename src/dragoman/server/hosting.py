@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
+from dragoman.coroutines import cancel_all
 from dragoman.server.registry import ServedModel
 
 
@@ -198,10 +199,7 @@ class Changes:
         return await asyncio.shield(self.start(change))
 
     async def aclose(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(list(self._tasks))
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -48,6 +48,7 @@ class Server:
         pulling: ModelPulling | None = None,
     ) -> None:
         self.apis = apis
+        self.operations = {(one.method, one.path): (api, one) for api in apis for one in api.operations}
         self.models = models
         self.gate = gate
         self.hosting = hosting

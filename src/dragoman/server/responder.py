@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from dragoman.coroutines import together
+from dragoman.coroutines import cancel_all, together
 from dragoman.errors import (
     CapacityError,
     EngineFailed,
@@ -353,13 +353,6 @@ async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
         return task.result()
     finally:
         await cancel_all((task, gone))
-
-
-async def cancel_all(tasks: Sequence[asyncio.Future[T] | asyncio.Future[Exception]]) -> None:
-    """Cancel the tasks and wait for their end; results and errors are dropped."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def as_server_error(error: Exception, http: HttpCall) -> ServerError:

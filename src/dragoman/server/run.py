@@ -22,6 +22,7 @@ from typing import Any
 
 import uvicorn
 
+from dragoman.coroutines import cancel_all
 from dragoman.logs import tell_task
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting, ModelPulling
@@ -190,9 +191,7 @@ class HttpServer:
             await asyncio.wait((stopped, http, given_up), return_when=asyncio.FIRST_COMPLETED)
             return EXIT_ENGINE_FAILED if given_up.done() and not stopped.done() else 0
         finally:
-            for task in (stopped, loading, given_up):
-                task.cancel()
-            await asyncio.gather(stopped, loading, given_up, return_exceptions=True)
+            await cancel_all((stopped, loading, given_up))
 
     async def _load_models(self) -> bool:
         """True once the models are served; logs a failure."""

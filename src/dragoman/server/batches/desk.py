@@ -30,6 +30,7 @@ from dragoman.batch.files import (
     usage_of,
 )
 from dragoman.batch.run import Answer, Batch, Tally, Unreachable, open_files
+from dragoman.coroutines import cancel_all
 from dragoman.errors import InvalidParameter, TooLarge, UnsupportedFeature
 from dragoman.server.api import Reply
 from dragoman.server.batches.store import Fault, State, Store, StoredBatch, lines_of
@@ -120,9 +121,7 @@ class Desk:
         """Send no more requests; a later process continues."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
     # --- running ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from dragoman.coroutines import cancel_all
 from dragoman.errors import InvalidRequest, Overloaded
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE, Head, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request, front_error
@@ -131,9 +132,7 @@ class DeferredAnswers:
     async def aclose(self) -> None:
         tasks = [record.task for record in self._records.values() if record.task is not None]
         self._records.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
     async def _run(self, record: _Record, work: Proceed, exchange: Exchange) -> None:
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dragoman.coroutines import cancel_all
 from dragoman.server.api import SSE_MEDIA_TYPE, Head, Reply, StreamedReply
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.apis.responses.schema import ResponseFailure
@@ -100,9 +101,7 @@ class Backgrounds:
         return None if run is None or not run.is_stream else _stream(run, after + 1)
 
     async def aclose(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(list(self._tasks))
 
     def _keep(self, response_id: str, run: _Run) -> None:
         self._runs[response_id] = run
