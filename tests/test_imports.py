@@ -127,7 +127,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.pictures",
         "dragoman.schemas",
     ),
-    "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
+    "dragoman.server.api": (
+        "dragoman.types",
+        "dragoman.errors",
+        "dragoman.server.json_body",
+        "dragoman.server.timings",
+    ),
     "dragoman.host": (
         "dragoman.errors",
         "dragoman.hub",
