@@ -61,11 +61,12 @@ class AppSender:
             await self._app(call.scope, call.receive, call.send)
         except ConnectionAbortedError as error:  # the answer broke off: see `Exchange.cut`
             raise Unreachable(str(error)) from error
-        if call.status >= SERVER_ERROR:
+        answer = call.answer
+        if answer.status >= SERVER_ERROR:
             health = self._engine.health()
             if not health.is_alive:
                 raise BatchError(f"the engine has died: {health.reason}")
-        return Answer(call.status, call.headers, bytes(call.answer))
+        return Answer(answer.status, answer.headers, answer.body)
 
 
 @asynccontextmanager

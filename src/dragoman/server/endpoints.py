@@ -200,7 +200,8 @@ class Endpoints(Server):
         except Exception as error:  # request boundary, as in the app
             http = exchange.http_call()
             await exchange.send_reply(error_reply(self.owner(path), as_server_error(error, http), http))
-        return Reply(call.status, bytes(call.answer), call.headers.get("content-type", ""), call.headers)
+        answer = call.answer
+        return Reply(answer.status, answer.body, answer.media_type, answer.headers)
 
     def _generating_post(self, path: str) -> tuple[Api, GenerateOperation]:
         api, operation = self.operations.get(("POST", path), (None, None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from dragoman.errors import Overloaded, ServerError, TooLarge
-from dragoman.server.api import Head, HttpCall, Reply
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, HttpCall, Reply
 from dragoman.server.http.protocol import CUT_EXTENSION, REFUSED, TRAILERS_EXTENSION
 from dragoman.types import USUAL_STANDING
 
@@ -289,8 +289,85 @@ def _too_large(size_bytes: int, max_size_bytes: int) -> TooLarge:
     return TooLarge(f"The request body has at least {size_bytes} bytes, at most {max_size_bytes} are allowed")
 
 
+# --- answers that no client reads -------------------------------------------------------------------------------------
+
+_RECORD_ENDS: Mapping[str, bytes] = {JSONLINES_MEDIA_TYPE: b"\n", SSE_MEDIA_TYPE: b"\n\n"}
+
+
+class RecordedAnswer:
+    """An answer that is kept instead of sent, as far as it is. `status` 0 = not known yet.
+
+    `items`: the records of a stream, each with its end, or the pieces of a body. `is_cut`: it broke off.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.items: list[bytes] = []
+        self.size_bytes = 0  # of the items together
+        self.is_finished = self.is_cut = False
+        self._changed = asyncio.Event()
+
+    @property
+    def media_type(self) -> str:
+        return self.headers.get("content-type", "")
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.items)
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_finished or self.is_cut
+
+    async def send(self, message: Message) -> None:
+        """Keep what an exchange sends."""
+        match message["type"]:
+            case "http.response.start":
+                self.status = message["status"]
+                self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
+            case "http.response.body":
+                piece = message.get("body", b"")
+                self.items += _records(piece, _RECORD_ENDS.get(self.media_type))
+                self.size_bytes += len(piece)
+                self.is_finished = not message.get("more_body", False)
+            case message_type if message_type == CUT_EXTENSION:
+                self.is_cut = True
+        self._tell()
+
+    def end(self) -> None:
+        """Nothing more comes, even if the answer is not whole."""
+        self.is_cut = not self.is_finished
+        self._tell()
+
+    async def follow(self, position: int) -> AsyncGenerator[bytes, None]:
+        """The items from `position` on, those to come included."""
+        while True:
+            changed = self._changed
+            if position < len(self.items):
+                piece = b"".join(self.items[position:])
+                position = len(self.items)
+                yield piece
+            elif self.is_over:
+                return
+            else:
+                await changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _records(piece: bytes, end: bytes | None) -> list[bytes]:
+    """The records of a piece, each with its end; all of it as one where the media type has no records."""
+    if end is None:
+        return [piece] if piece else []
+    *whole, rest = piece.split(end)
+    return [record + end for record in whole] + ([rest] if rest else [])
+
+
 class InnerCall:
-    """`POST path` with a JSON body, from a client that never leaves. `status` 0 = no answer yet."""
+    """`POST path` with a JSON body, from a client that never leaves."""
 
     def __init__(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
         self._body: bytes | None = body
@@ -309,19 +386,11 @@ class InnerCall:
             "client": None,
             "server": None,
         }
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.answer = bytearray()
+        self.answer = RecordedAnswer()
+        self.send = self.answer.send
 
     async def receive(self) -> Message:
         if self._body is None:
             await asyncio.Event().wait()  # a client that stays
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
-        elif message["type"] == "http.response.body":
-            self.answer += message.get("body", b"")

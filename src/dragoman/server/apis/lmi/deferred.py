@@ -12,15 +12,14 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from dragoman.coroutines import cancel_all
 from dragoman.errors import InvalidRequest, Overloaded
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE, Head, HttpCall, Reply
+from dragoman.server.api import TEXT_MEDIA_TYPE, Head, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request, front_error
-from dragoman.server.http.exchange import Exchange, Message
-from dragoman.server.http.protocol import CUT_EXTENSION
+from dragoman.server.http.exchange import Exchange, RecordedAnswer
 from dragoman.server.operations import Proceed, Server
 
 SYNCHRONOUS = "x-synchronous"
@@ -39,45 +38,19 @@ RETENTION_S = 900.0  # how long an answer that is complete waits for the next po
 # Of a recorded head, what belongs to the connection and not to the answer.
 _CONNECTION_HEADERS = ("content-length", "x-request-id", "content-type", "trailer")
 
-_ITEM_END: Mapping[str, bytes] = {JSONLINES_MEDIA_TYPE: b"\n", SSE_MEDIA_TYPE: b"\n\n"}
-
 _TOKEN = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?")  # the first has no position
 
 logger = logging.getLogger("dragoman.server")
 
 
-@dataclass(slots=True)
-class _Record:
-    """The answer of one call so far. An item is one record of a stream, or a whole body."""
+class _Record(RecordedAnswer):
+    """The answer of one call. `caller`: the key whose it is."""
 
-    touched_s: float
-    caller: str = ""  # the key whose answer it is
-    status: int = 0  # 0 = not known yet
-    media_type: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-    items: list[bytes] = field(default_factory=list)
-    size_bytes: int = 0  # of the items together
-    is_finished: bool = False
-    is_cut: bool = False  # the call ended without ending its answer
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        return self.is_finished or self.is_cut
-
-    async def receive_message(self, message: Message) -> None:
-        match message["type"]:
-            case "http.response.start":
-                self.status = message["status"]
-                headers = {name.decode("ascii"): value.decode("latin-1") for name, value in message["headers"]}
-                self.media_type = headers.get("content-type", "")
-                self.headers = {name: value for name, value in headers.items() if name not in _CONNECTION_HEADERS}
-            case "http.response.body":
-                self.items += _split(message["body"], _ITEM_END.get(self.media_type))
-                self.size_bytes += len(message["body"])
-                self.is_finished = not message["more_body"]
-            case message_type if message_type == CUT_EXTENSION:
-                self.is_cut = True
+    def __init__(self, touched_s: float, caller: str) -> None:
+        super().__init__()
+        self.touched_s = touched_s
+        self.caller = caller
+        self.task: asyncio.Task[None] | None = None
 
 
 class DeferredAnswers:
@@ -103,7 +76,7 @@ class DeferredAnswers:
         self._make_room()
         token = str(uuid.uuid4())
         record = self._records[token] = _Record(self._clock(), exchange.caller)
-        record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.receive_message)))
+        record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.send)))
         return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
 
     def poll(self, http: HttpCall, caller: str = "") -> tuple[Reply, bool]:
@@ -122,10 +95,11 @@ class DeferredAnswers:
             raise InvalidRequest(f"{MAX_ITEMS} must be an integer of at least 1, got {limit!r}")
         record.touched_s = self._clock()
         end = min(len(record.items), position + int(limit)) if limit else len(record.items)
-        is_last = end == len(record.items) and record.is_complete
+        is_last = end == len(record.items) and record.is_over
         if end == position and not is_last:
             return Reply(202, b"", "", _token_headers(given)), False
-        headers = record.headers if is_last else {**record.headers, **_token_headers(f"{token}-{end}")}
+        headers = {name: value for name, value in record.headers.items() if name not in _CONNECTION_HEADERS}
+        headers |= {} if is_last else _token_headers(f"{token}-{end}")
         reply = Reply(record.status, b"".join(record.items[position:end]), record.media_type, headers)
         return reply, is_last and record.is_cut
 
@@ -142,12 +116,12 @@ class DeferredAnswers:
             if not exchange.is_started:
                 await exchange.send_reply(front_error(500, "InternalServerException", "Internal server error"))
         finally:
-            record.is_cut = not record.is_finished
+            record.end()
             record.touched_s = self._clock()
 
     def _make_room(self) -> None:
         expired_s = self._clock() - RETENTION_S
-        complete = deque(token for token, record in self._records.items() if record.is_complete)
+        complete = deque(token for token, record in self._records.items() if record.is_over)
         for token in [token for token in complete if self._records[token].touched_s < expired_s]:
             del self._records[token]
             complete.remove(token)
@@ -198,11 +172,3 @@ async def _send(exchange: Exchange, reply: Reply, is_cut: bool) -> None:
 def _token_headers(token: str) -> dict[str, str]:
     """The next token, also where SageMaker lets a container's own values through."""
     return {NEXT_TOKEN: token, CUSTOM_ATTRIBUTES: f"{NEXT_TOKEN}={token}"}
-
-
-def _split(body: bytes, end: bytes | None) -> list[bytes]:
-    """The records in `body`, each with its end; all of it as one where the media type has no records."""
-    if end is None:
-        return [body] if body else []
-    *records, rest = body.split(end)
-    return [record + end for record in records] + ([rest] if rest else [])
