@@ -9,7 +9,8 @@ Sources: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -54,6 +55,7 @@ _TEXT_TYPES = {
     "qwen3vl": "qwen3_vl_text",
     "qwen3vlmoe": "qwen3_vl_moe_text",
 }
+_QUERIES_KEYS_VALUES = re.compile(rf"{re.escape(LAYERS)}.*\.attn_[qkv]")
 _MINISTRAL = ("Ministral3ForCausalLM", "ministral3")  # files call it mistral3, too
 
 
@@ -65,52 +67,52 @@ class SeeingPart:
 
     def tensors(self) -> Iterator[tuple[str, tuple[GgufTensor, ...]]]:
         """Every tensor by its name in a checkpoint; several are one there, below each other or frame by frame."""
-        swaps, found = self._swaps(), self.model.tensors
-        joins = "attn_qkv" in self.projector.layer
-        for tensor in found.values():
-            stem, _, ending = tensor.name.rpartition(".")
-            is_layers = joins and stem.startswith(LAYERS)
-            if tensor.name in self.projector.unread:
-                continue
-            if (joins and tensor.name == FRAMES[1]) or (is_layers and stem.endswith((".attn_k", ".attn_v"))):
-                continue
-            if joins and tensor.name == FRAMES[0]:
-                yield self._name(tensor.name, swaps), tuple(found[name] for name in FRAMES if name in found)
-            elif is_layers and stem.endswith(".attn_q"):
-                parts = [f"{stem[:-1]}{part}.{ending}" for part in "qkv"]
-                if any(part not in found for part in parts):
-                    raise ModelError(f"{self.model.path} has {tensor.name!r}, but not all of {', '.join(parts)}")
-                yield self._name(f"{stem}kv.{ending}", swaps), tuple(found[part] for part in parts)
-            else:
-                yield self._name(tensor.name, swaps), (tensor,)
+        found, layer = self.model.tensors, self._layer_names()
+        for name in found:
+            whole, parts = self._joined(name)
+            if name == parts[0] and name not in self.projector.unread:
+                yield self._name(whole, layer), tuple(found[part] for part in parts)
 
-    def _name(self, name: str, swaps: bool) -> str:
-        tower = f"{self.projector.tower}."
-        if name in self.projector.names:
-            return self.projector.names[name]
-        if name == CLASS_ROW:
-            return f"{tower}embeddings.class_embedding"
+    def _joined(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """The name of what a tensor is part of in a checkpoint, and the tensors that it is made of."""
         stem, _, ending = name.rpartition(".")
-        if stem in TOWER:
-            return f"{tower}{TOWER[stem]}.{ending}"
-        if stem.startswith(LEVELS):
-            index, _, part = stem.removeprefix(LEVELS).partition(".")
-            levels = [str(level) for level in levels_of(self.model)]
-            if index in levels and part in LEVEL:
-                return f"{tower}deepstack_merger_list.{levels.index(index)}.{LEVEL[part]}.{ending}"
-        index, _, part = stem.removeprefix(LAYERS).partition(".")
-        if name.startswith(LAYERS) and f"{part}.{ending}" in self.projector.layer:
-            return f"{tower}{self.projector.layers}.{index}.{self.projector.layer[f'{part}.{ending}']}"
-        if not name.startswith(LAYERS) or part not in self.projector.layer:
-            return name  # the tower refuses it
-        if swaps and part.startswith("ffn_"):
-            part = "ffn_down" if part == "ffn_up" else "ffn_up"
-        return f"{tower}{self.projector.layers}.{index}.{self.projector.layer[part]}.{ending}"
+        if "attn_qkv" in self.projector.layer and name in FRAMES:
+            return FRAMES[0], tuple(frame for frame in FRAMES if frame in self.model.tensors)
+        if "attn_qkv" not in self.projector.layer or not _QUERIES_KEYS_VALUES.fullmatch(stem):
+            return name, (name,)
+        parts = tuple(f"{stem[:-1]}{part}.{ending}" for part in "qkv")
+        if any(part not in self.model.tensors for part in parts):
+            raise ModelError(f"{self.model.path} has {name!r}, but not all of {', '.join(parts)}")
+        return f"{stem[:-1]}qkv.{ending}", parts
 
-    def _swaps(self) -> bool:
-        """True if the MLP's matrices have each other's names, as in files of the first converter."""
-        up, size = self.model.tensors.get(FIRST_UP), self.model.metadata.count(f"{PREFIX}embedding_length")
-        return up is not None and len(up.shape) == 2 and up.shape[0] == size != up.shape[1]
+    def _name(self, name: str, layer: Mapping[str, str]) -> str:
+        """The name in a checkpoint; unchanged if it is unknown: the tower refuses it."""
+        tower, target = self.projector.tower, None
+        if name.startswith(LAYERS):
+            index, _, part = name.removeprefix(LAYERS).partition(".")
+            target = _named(layer, part)
+            return f"{tower}.{self.projector.layers}.{index}.{target}" if target else name
+        if name.startswith(LEVELS):
+            index, _, part = name.removeprefix(LEVELS).partition(".")
+            levels, target = [str(level) for level in levels_of(self.model)], _named(LEVEL, part)
+            return (
+                f"{tower}.deepstack_merger_list.{levels.index(index)}.{target}" if target and index in levels else name
+            )
+        target = _named(TOWER, name)
+        return _named(self.projector.names, name) or (f"{tower}.{target}" if target else name)
+
+    def _layer_names(self) -> Mapping[str, str]:
+        """In files of the first converter the MLP's matrices have each other's names."""
+        names, up = self.projector.layer, self.model.tensors.get(FIRST_UP)
+        size = self.model.metadata.count(f"{PREFIX}embedding_length")
+        if up is None or len(up.shape) != 2 or not up.shape[0] == size != up.shape[1]:
+            return names
+        return {**names, "ffn_up": names["ffn_down"], "ffn_down": names["ffn_up"]}
+
+
+def _named(names: Mapping[str, str], part: str) -> str | None:
+    stem, _, ending = part.rpartition(".")
+    return names.get(part) or (f"{names[stem]}.{ending}" if stem in names else None)
 
 
 def seeing_part(model: Path) -> SeeingPart | None:

@@ -36,8 +36,8 @@ class Projector:
     """One kind of file. `hugging_face`: the architecture of both files together. `texts`: its decoders.
 
     `placeholder`: the token of an embedding. `output`: the tensor that makes embeddings, and their axis. `tower`: of a
-    checkpoint's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors. A part's
-    name with its ending ("ls1.weight") says all of the target's. `raised`: a norm that has one added in the file.
+    checkpoint's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors. A name with
+    its ending ("ls1.weight") says all of the target's. `raised`: a norm that has one added in the file.
     `batched`: tensors of three axes in a checkpoint, the first ones 1 long. `takes_turns`: rows of a head's two halves
     alternate in queries and keys. `has_flat_patches`: a checkpoint's patches are rows of numbers, colours last.
     `unread`: tensors that the model has as well. `needs`: tensors without which the tower is another one.
@@ -92,21 +92,28 @@ OFF: Mapping[str, Any] = {  # keys, and the only value that changes nothing
     "clip.rope.freq_base": 10_000.0,
 }
 
+CLASS_ROW = "v.class_embd"
 TOWER = {
+    CLASS_ROW: "embeddings.class_embedding",
     "v.patch_embd": "embeddings.patch_embedding",
     "v.position_embd": "embeddings.position_embedding",
     "v.pre_ln": "pre_layrnorm",
     "v.post_ln": "post_layernorm",
 }
-CLASS_ROW = "v.class_embd"
 FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a picture as a film of two frames
 FIRST_UP = f"{LAYERS}0.ffn_up.weight"
-_PARTS = ("weight", "bias")
 LEVELS, _IS_LEVEL = "v.deepstack.", f"{PREFIX}is_deepstack_layers"
 LEVEL = {"norm": "norm", "fc1": "linear_fc1", "fc2": "linear_fc2"}
 _MERGE = "spatial_merge_size"
 _TILES = {"min_patches": f"{PREFIX}preproc_min_tiles", "max_patches": f"{PREFIX}preproc_max_tiles"}
 _PROJECTION = "multi_modal_projector"
+_OF_MERGER = {
+    "v.patch_embd": "visual.patch_embed.proj",
+    "v.post_ln": "visual.merger.ln_q",
+    "mm.0": "visual.merger.mlp.0",
+    "mm.2": "visual.merger.mlp.2",
+}
+_OF_BLOCK = {"attn_qkv": "attn.qkv", "attn_out": "attn.proj", "ln1": "norm1", "ln2": "norm2"}
 _WINDOWS = ("n_wa_pattern", "window_size")
 _LIMITS = ("image_min_pixels", "image_max_pixels")
 
@@ -294,8 +301,8 @@ PROJECTORS: dict[str, Projector] = {
         ("mm.input_projection.weight", 1),
         "vision_tower.vision_model",
         {
-            "mm.input_projection.weight": "multi_modal_projector.mm_input_projection_weight",
-            "mm.soft_emb_norm.weight": "multi_modal_projector.mm_soft_emb_norm.weight",
+            "mm.input_projection.weight": f"{_PROJECTION}.mm_input_projection_weight",
+            "mm.soft_emb_norm": f"{_PROJECTION}.mm_soft_emb_norm",
         },
         _gemma3,
         _gemma3_pictures,
@@ -308,7 +315,7 @@ PROJECTORS: dict[str, Projector] = {
         "<image>",
         ("mm.model.fc.weight", 0),
         "model.vision_model",
-        {"mm.model.fc.weight": "model.connector.modality_projection.proj.weight"},
+        {"mm.model.fc": "model.connector.modality_projection.proj"},
         _idefics3,
         _idefics3_pictures,
         read=(_FACTOR, _LONGEST),
@@ -322,15 +329,10 @@ PROJECTORS: dict[str, Projector] = {
         {
             CLASS_ROW: "model.vision_tower.embeddings.cls_token",
             "v.position_embd.weight": "model.vision_tower.embeddings.position_embeddings",
-            **{
-                f"v.patch_embd.{part}": f"model.vision_tower.embeddings.patch_embeddings.projection.{part}"
-                for part in _PARTS
-            },
-            **{
-                f"mm.model.mlp.{number}.{part}": f"model.{_PROJECTION}.{name}.{part}"
-                for number, name in ((0, "layer_norm"), (1, "linear_1"), (3, "linear_2"))
-                for part in _PARTS
-            },
+            "v.patch_embd": "model.vision_tower.embeddings.patch_embeddings.projection",
+            "mm.model.mlp.0": f"model.{_PROJECTION}.layer_norm",
+            "mm.model.mlp.1": f"model.{_PROJECTION}.linear_1",
+            "mm.model.mlp.3": f"model.{_PROJECTION}.linear_2",
         },
         _internvl,
         _internvl_pictures,
@@ -361,9 +363,9 @@ PROJECTORS: dict[str, Projector] = {
         ("mm.2.weight", 0),
         "model.vision_tower",
         {
-            f"mm.{number}.{part}": f"model.{_PROJECTION}.{name}.{part}"
-            for number, name in (("input_norm", "layer_norm"), ("1", "linear_1"), ("2", "linear_2"))
-            for part in _PARTS
+            "mm.input_norm": f"model.{_PROJECTION}.layer_norm",
+            "mm.1": f"model.{_PROJECTION}.linear_1",
+            "mm.2": f"model.{_PROJECTION}.linear_2",
         },
         _lfm2,
         _lfm2_pictures,
@@ -377,11 +379,7 @@ PROJECTORS: dict[str, Projector] = {
         "<image>",
         ("mm.2.weight", 0),
         "vision_tower.vision_model",
-        {
-            f"mm.{number}.{part}": f"multi_modal_projector.linear_{index}.{part}"
-            for number, index in ((0, 1), (2, 2))
-            for part in _PARTS
-        },
+        {"mm.0": f"{_PROJECTION}.linear_1", "mm.2": f"{_PROJECTION}.linear_2"},
         _llava,
         _llava_pictures,
         is_clip=True,
@@ -395,15 +393,12 @@ PROJECTORS: dict[str, Projector] = {
         ("mm.2.weight", 0),
         "model.vision_tower",
         {
-            "v.patch_embd.weight": "model.vision_tower.patch_conv.weight",
-            "v.pre_ln.weight": "model.vision_tower.ln_pre.weight",
-            "mm.input_norm.weight": f"model.{_PROJECTION}.norm.weight",
-            "mm.patch_merger.weight": f"model.{_PROJECTION}.patch_merger.merging_layer.weight",
-            **{
-                f"mm.{number}.{part}": f"model.{_PROJECTION}.linear_{number}.{part}"
-                for number in (1, 2)
-                for part in _PARTS
-            },
+            "v.patch_embd": "model.vision_tower.patch_conv",
+            "v.pre_ln": "model.vision_tower.ln_pre",
+            "mm.input_norm": f"model.{_PROJECTION}.norm",
+            "mm.patch_merger": f"model.{_PROJECTION}.patch_merger.merging_layer",
+            "mm.1": f"model.{_PROJECTION}.linear_1",
+            "mm.2": f"model.{_PROJECTION}.linear_2",
         },
         _pixtral,
         _pixtral_pictures,
@@ -427,24 +422,13 @@ PROJECTORS: dict[str, Projector] = {
         "<|image_pad|>",
         ("mm.2.weight", 0),
         "visual",
-        {
-            "v.patch_embd.weight": "visual.patch_embed.proj.weight",
-            **{f"v.post_ln.{part}": f"visual.merger.ln_q.{part}" for part in _PARTS},
-            **{f"mm.{number}.{part}": f"visual.merger.mlp.{number}.{part}" for number in (0, 2) for part in _PARTS},
-        },
+        _OF_MERGER,
         _qwen2,
         _qwen25_pictures,
         activation="quick_gelu",
         read=tuple(f"{PREFIX}{name}" for name in (_MERGE, *_LIMITS)),
         layers="blocks",
-        layer={
-            "attn_qkv": "attn.qkv",
-            "attn_out": "attn.proj",
-            "ln1": "norm1",
-            "ln2": "norm2",
-            "ffn_up": "mlp.fc1",
-            "ffn_down": "mlp.fc2",
-        },
+        layer=_OF_BLOCK | {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"},
     ),
     "qwen2.5vl_merger": Projector(
         "Qwen2_5_VLForConditionalGeneration",
@@ -452,25 +436,13 @@ PROJECTORS: dict[str, Projector] = {
         "<|image_pad|>",
         ("mm.2.weight", 0),
         "visual",
-        {
-            "v.patch_embd.weight": "visual.patch_embed.proj.weight",
-            "v.post_ln.weight": "visual.merger.ln_q.weight",
-            **{f"mm.{number}.{part}": f"visual.merger.mlp.{number}.{part}" for number in (0, 2) for part in _PARTS},
-        },
+        _OF_MERGER,
         _qwen25,
         _qwen25_pictures,
         activation="silu",
         read=tuple(f"{PREFIX}{name}" for name in (_MERGE, *_WINDOWS, *_LIMITS)),
         layers="blocks",
-        layer={
-            "attn_qkv": "attn.qkv",
-            "attn_out": "attn.proj",
-            "ln1": "norm1",
-            "ln2": "norm2",
-            "ffn_gate": "mlp.gate_proj",
-            "ffn_up": "mlp.up_proj",
-            "ffn_down": "mlp.down_proj",
-        },
+        layer=_OF_BLOCK | {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
     ),
     "qwen3vl_merger": Projector(
         "Qwen3VLForConditionalGeneration",
@@ -479,27 +451,17 @@ PROJECTORS: dict[str, Projector] = {
         ("mm.2.weight", 0),
         "model.visual",
         {
-            **{f"v.patch_embd.{part}": f"model.visual.patch_embed.proj.{part}" for part in _PARTS},
-            "v.position_embd.weight": "model.visual.pos_embed.weight",
-            **{f"v.post_ln.{part}": f"model.visual.merger.norm.{part}" for part in _PARTS},
-            **{
-                f"mm.{number}.{part}": f"model.visual.merger.linear_fc{index}.{part}"
-                for number, index in ((0, 1), (2, 2))
-                for part in _PARTS
-            },
+            "v.patch_embd": "model.visual.patch_embed.proj",
+            "v.position_embd": "model.visual.pos_embed",
+            "v.post_ln": "model.visual.merger.norm",
+            "mm.0": "model.visual.merger.linear_fc1",
+            "mm.2": "model.visual.merger.linear_fc2",
         },
         _qwen3,
         _qwen25_pictures,
         read=(_IS_LEVEL, *(f"{PREFIX}{name}" for name in (_MERGE, *_LIMITS))),
         layers="blocks",
-        layer={
-            "attn_qkv": "attn.qkv",
-            "attn_out": "attn.proj",
-            "ln1": "norm1",
-            "ln2": "norm2",
-            "ffn_up": "mlp.linear_fc1",
-            "ffn_down": "mlp.linear_fc2",
-        },
+        layer=_OF_BLOCK | {"ffn_up": "mlp.linear_fc1", "ffn_down": "mlp.linear_fc2"},
     ),
 }
 """By the name in clip.projector_type."""
