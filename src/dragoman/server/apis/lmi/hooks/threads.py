@@ -164,7 +164,6 @@ class HandlerLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stuck: list[threading.Thread] = []
         self._thread: threading.Thread | None = None
-        self._probes: set[asyncio.Task[None]] = set()
 
     @property
     def num_stuck(self) -> int:
@@ -182,9 +181,10 @@ class HandlerLoop:
             own = asyncio.current_task()
             if own is not None and not own.cancelling():
                 raise HookError("The handlers' event loop was blocked by another call and abandoned") from None
-            probe = asyncio.create_task(self._probe(loop))
-            self._probes.add(probe)
-            probe.add_done_callback(self._probes.discard)
+            is_free = threading.Event()
+            with suppress(RuntimeError):  # it was closed
+                loop.call_soon_threadsafe(is_free.set)
+            asyncio.get_running_loop().call_later(self._probe_s, self._replace_blocked, loop, is_free)
             raise
 
     def _current(self) -> asyncio.AbstractEventLoop:
@@ -195,18 +195,12 @@ class HandlerLoop:
             weakref.finalize(self, _stop, self._loop)
         return self._loop
 
-    async def _probe(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give up a loop that does not answer: later calls get a new one, and it ends when it is free again."""
-        own, is_free = asyncio.get_running_loop(), asyncio.Event()
-        loop.call_soon_threadsafe(_tell, own, is_free)
-        try:
-            async with asyncio.timeout(self._probe_s):
-                await is_free.wait()
-        except TimeoutError:
-            if self._loop is loop and self._thread is not None:
-                self._stuck.append(self._thread)
-                self._loop = None
-                _stop(loop)
+    def _replace_blocked(self, loop: asyncio.AbstractEventLoop, is_free: threading.Event) -> None:
+        """Give up a loop that has not answered: later calls get a new one, and it ends when it is free again."""
+        if not is_free.is_set() and self._loop is loop and self._thread is not None:
+            self._stuck.append(self._thread)
+            self._loop = None
+            _stop(loop)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -229,8 +223,3 @@ async def _end_calls() -> None:
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(loop.stop)
-
-
-def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(event.set)
