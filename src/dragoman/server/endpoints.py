@@ -253,7 +253,7 @@ class Endpoints(Server):
             with Body(self.gate.bodies) as held:
                 body = await self._read(exchange, check_body, held)
                 http = exchange.http_call(body, path_params)
-                if operation.before is not None and operation.is_asked_before(http):
+                if operation.before is not None:
                     proceed = partial(self._proceed, api, operation, http, held)
                     if await operation.before(exchange, http, self, proceed):
                         return

@@ -120,9 +120,8 @@ Borrow = Callable[[HttpCall, Server], AbstractAsyncContextManager[ServedModel] |
 class GenerateOperation(Operation):
     """An operation that generates. `dialect`: a name, or a function of the call. `model` returns None for the default.
 
-    `borrow` is called first, if calls may name unloaded models. `wrap` adapts the dialect. `before` is called for calls
-    with one of the header fields `before_fields`, or for all if that is empty. `also_pools`: models that embed or score
-    answer it too.
+    `borrow` is called first, if calls may name unloaded models. `wrap` adapts the dialect. `also_pools`: models that
+    embed or score answer it too.
     """
 
     scope: Scope = Scope.INFERENCE
@@ -131,14 +130,10 @@ class GenerateOperation(Operation):
     borrow: Borrow | None = None
     wrap: Callable[[Dialect], Dialect] | None = None
     before: Before | None = None
-    before_fields: frozenset[str] = frozenset()
     also_pools: bool = False
 
     def is_of(self, *, is_pooling: bool) -> bool:
         return self.also_pools or not is_pooling
-
-    def is_asked_before(self, http: HttpCall) -> bool:
-        return not self.before_fields or not self.before_fields.isdisjoint(http.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ from dragoman.server.api import (
     model_of_query_or_header,
 )
 from dragoman.server.apis.lmi import api as lmi
-from dragoman.server.apis.lmi.deferred import POLLING_FIELDS, Polling
+from dragoman.server.apis.lmi.deferred import Polling
 from dragoman.server.apis.lmi.dialect import INPUTS, dialect_of_body
 from dragoman.server.descriptions import (
     BY_NAME,
@@ -339,7 +339,6 @@ def _operation(path: str, summary: str, content: Content, *, is_stream: bool, te
         borrow=lmi.borrow_target,
         wrap=partial(SageMakerDialect, is_stream=is_stream),
         before=Polling(model_error),
-        before_fields=POLLING_FIELDS,
         also_pools=True,
     )
 

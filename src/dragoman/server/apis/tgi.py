@@ -25,13 +25,7 @@ from dragoman.server.api import (
     json_reply,
     model_of_query_or_header,
 )
-from dragoman.server.apis.lmi_wire.answers import (
-    LMI_RESULTS,
-    LmiResult,
-    LmiResultOfSeveral,
-    TgiLine,
-    TokenEncoder,
-)
+from dragoman.server.apis.lmi_wire.answers import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine, TokenEncoder
 from dragoman.server.apis.lmi_wire.body import FORM_SCHEMA, body_schemas, read_payload
 from dragoman.server.apis.lmi_wire.parameters import TGI, LmiOptions, ParameterReader, parameter_schemas
 from dragoman.server.apis.lmi_wire.request import make_requests, read_prompts

@@ -23,7 +23,6 @@ from dragoman.server.apis.lmi.deferred import (
     CUSTOM_ATTRIBUTES,
     MAX_ITEMS,
     NEXT_TOKEN,
-    POLLING_FIELDS,
     STARTING_TOKEN,
     SYNCHRONOUS,
     Polling,
@@ -263,7 +262,6 @@ _generate = partial(
     example=EXAMPLE,
     dialect=dialect_of_body,
     before=Polling(),
-    before_fields=POLLING_FIELDS,
     also_pools=True,
 )
 
@@ -312,7 +310,6 @@ API = Api(
             dialect=V1_CHAT,
             model=_model_of_v1_chat,
             before=Polling(),
-            before_fields=POLLING_FIELDS,
         ),
     ),
     # LMI runs inside SageMaker's containers: clients of AWS name requests, and send header fields, in these

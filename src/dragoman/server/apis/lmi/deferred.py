@@ -27,7 +27,7 @@ STARTING_TOKEN = "x-starting-token"
 MAX_ITEMS = "x-max-items"
 NEXT_TOKEN = "x-next-token"
 HANDLER = "handler"
-POLLING_FIELDS = frozenset({SYNCHRONOUS, STARTING_TOKEN, HANDLER})
+_FIELDS = frozenset({SYNCHRONOUS, STARTING_TOKEN, HANDLER})
 
 CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 
@@ -146,6 +146,8 @@ class Polling:
 
     async def __call__(self, exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
         """Answer a poll, or start a call whose answer is polled for; False for a call that is to take its common path."""
+        if _FIELDS.isdisjoint(http.headers):
+            return False
         deferred = server.shared(DeferredAnswers.of)
         try:
             if http.headers.get(STARTING_TOKEN):

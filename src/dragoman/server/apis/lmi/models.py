@@ -16,15 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dragoman.errors import (
-    Conflict,
-    EngineFailed,
-    InvalidParameter,
-    InvalidRequest,
-    NotFound,
-    ServerError,
-    Unavailable,
-)
+from dragoman.errors import Conflict, EngineFailed, InvalidParameter, InvalidRequest, NotFound, ServerError, Unavailable
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, front_reply
 from dragoman.server.apis.lmi.registration import Registration, Scheduled, read_registration

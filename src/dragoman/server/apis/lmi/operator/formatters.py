@@ -39,14 +39,7 @@ from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks
 from dragoman.server.apis.lmi.operator.messages import make_input
 from dragoman.server.apis.lmi_wire.answers import LMI_FINISH, best_first
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
-from dragoman.types import (
-    GenerationEvent,
-    GenerationRequest,
-    GenerationResult,
-    PromptInfo,
-    SequenceResult,
-    TokenOutput,
-)
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, PromptInfo, SequenceResult, TokenOutput
 
 logger = logging.getLogger("dragoman.hooks")
 
