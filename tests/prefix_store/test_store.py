@@ -102,7 +102,6 @@ def test_the_directory_never_has_more_than_the_budget_and_what_was_used_last_sta
     held = all_found(store, range(300))
     assert held[:BLOCKS_IN_SEGMENT] == list(range(BLOCKS_IN_SEGMENT))  # what lies with the touched block stays, too
     assert held[-60:] == list(range(240, 300))
-    assert store.stats().deleted_segments == len(range(0, 300, BLOCKS_IN_SEGMENT)) - len(files(tmp_path))
 
 
 def test_what_was_read_stays_also_after_a_restart(tmp_path: Path) -> None:
@@ -177,7 +176,7 @@ def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.write(key(0), content(0))
     assert store.write(key(0), content(0))
-    assert (store.stats().written_blocks, store.stats().blocks) == (1, 1)
+    assert [one.blocks for one in store.segments()] == [1]
 
 
 def test_models_have_segments_of_their_own_which_are_listed(tmp_path: Path) -> None:
@@ -244,17 +243,14 @@ def test_a_closed_store_writes_nothing(tmp_path: Path) -> None:
     assert not files(tmp_path)
 
 
-def test_stats_count_what_was_done(tmp_path: Path) -> None:
+def test_stats_count_what_is_there(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(10):
         assert store.write(key(n), content(n))
     assert all_found(store, range(12)) == list(range(10))
     stats = store.stats()
-    assert (stats.blocks, stats.segments, stats.written_blocks, stats.written_bytes) == (10, 2, 10, 10_000)
-    assert (stats.read_blocks, stats.read_bytes, stats.damaged, stats.failed_writes) == (10, 10_000, 0, 0)
+    assert (stats.blocks, stats.segments, stats.damaged) == (10, 2, 0)
     assert stats.bytes == sum(file.stat().st_size for file in files(tmp_path))
-    assert stats.read_seconds > 0
-    assert stats.write_seconds > 0
 
 
 def test_threads_read_write_touch_and_refresh_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

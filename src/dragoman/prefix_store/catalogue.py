@@ -64,7 +64,6 @@ class Catalogue:
         self.directory = directory
         self.files = _OpenFiles(directory)
         self.index = Index()
-        self.num_deleted = 0
         self.listing = threading.RLock()
         self.changing = threading.RLock()
         self._clock = clock
@@ -275,7 +274,6 @@ class Catalogue:
                 break
             self.directory.delete(victim.name)
             left -= victim.size
-            self.num_deleted += 1
             if (known := self._named(victim.name)) is not None:
                 self.drop(known)
         return True

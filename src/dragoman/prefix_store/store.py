@@ -35,27 +35,14 @@ _NO_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that do not con
 _Kind = tuple[bytes, str, bool]  # namespace, label, with leases: common to a segment's blocks
 
 
-@dataclass(slots=True)
-class _Counts:
-    read_blocks: int = 0
-    read_bytes: int = 0
-    read_seconds: float = 0.0
-    written_blocks: int = 0
-    written_bytes: int = 0
-    write_seconds: float = 0.0
-    damaged: int = 0
-    failed_writes: int = 0
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The store's contents. `damaged`: blocks that this process has found so."""
 
-
-@dataclass(slots=True)
-class Stats(_Counts):
-    """Counts of the store's contents, and of this process' reads, writes and deletions."""
-
-    bytes: int = 0
-    budget_bytes: int = 0
-    blocks: int = 0
-    segments: int = 0
-    deleted_segments: int = 0
+    bytes: int
+    blocks: int
+    segments: int
+    damaged: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +89,7 @@ class BlockStore:
         self._clock = clock
         self._catalogue = Catalogue(directory, clock)
         self._active: dict[_Kind, Segment] = {}  # this process' open segments; the last written last
-        self._counts = _Counts()
+        self._num_damaged = 0
         self._is_closed = False
         self._writing = threading.Lock()
 
@@ -153,9 +140,8 @@ class BlockStore:
 
         Later entries of `into` may then have any content. A damaged block is forgotten.
         """
-        begin_s = time.perf_counter()
         views = [segment.flat_parts(content) for content in into]
-        count = num_bytes = 0
+        count = 0
         while count < len(keys):
             run = self._run(keys[count:], _RUN_BYTES)
             if run is None:
@@ -163,14 +149,9 @@ class BlockStore:
             with self._catalogue.changing:
                 self._catalogue.mark_used(run.segment)
             read = self._read_run(run, views[count : count + len(run.blocks)])
-            num_bytes += sum(block.length for block in run.blocks[:read])
             count += read
             if read < len(run.blocks) and not self._is_elsewhere(run, read):
                 break
-        with self._catalogue.changing:
-            self._counts.read_blocks += count
-            self._counts.read_bytes += num_bytes
-            self._counts.read_seconds += time.perf_counter() - begin_s
         return count
 
     def fetch(self, keys: Sequence[Key]) -> None:
@@ -241,7 +222,7 @@ class BlockStore:
         lost = [each for each in map(holder.block, range(holder.num_blocks)) if each.end > size] or [block]
         self._catalogue.forget(holder, lost)
         with self._catalogue.changing:
-            self._counts.damaged += len(lost)
+            self._num_damaged += len(lost)
         what = "a block" if len(lost) == 1 else f"{len(lost)} blocks"
         self._catalogue.tell(f"{what} of {holder.name}, at byte {block.offset}, not used, but computed again: {reason}")
 
@@ -272,27 +253,11 @@ class BlockStore:
             if key in self._catalogue.index:
                 self.touch([key], keep_until, group)
                 return True
-            begin_s = time.perf_counter()
-            num_bytes = sum(part.nbytes for part in parts)
-            is_written = self._append(kind, key, parts, num_bytes, keep_until, group)
-            with self._catalogue.changing:
-                self._counts.failed_writes += not is_written
-                self._counts.written_blocks += is_written
-                self._counts.written_bytes += num_bytes * is_written
-                self._counts.write_seconds += time.perf_counter() - begin_s
-            return is_written
+            return self._append(kind, key, parts, keep_until, group)
 
-    def _append(
-        self,
-        kind: _Kind,
-        key: Key,
-        parts: list[memoryview],
-        num_bytes: int,
-        keep_until: float | None,
-        group: bytes,
-    ) -> bool:
+    def _append(self, kind: _Kind, key: Key, parts: list[memoryview], keep_until: float | None, group: bytes) -> bool:
         try:
-            active = self._active_segment(kind, num_bytes)
+            active = self._active_segment(kind, sum(part.nbytes for part in parts))
             if active is None:
                 return False
             segment.append(active, key, parts)
@@ -373,12 +338,7 @@ class BlockStore:
         segments = self._catalogue.segments()
         with self._catalogue.changing:
             return Stats(
-                bytes=sum(each.use.size for each in segments),
-                budget_bytes=self._budget,
-                blocks=len(self._catalogue.index),
-                segments=len(segments),
-                deleted_segments=self._catalogue.num_deleted,
-                **{name: getattr(self._counts, name) for name in _Counts.__slots__},
+                sum(each.use.size for each in segments), len(self._catalogue.index), len(segments), self._num_damaged
             )
 
     def segments(self) -> list[SegmentFacts]:
