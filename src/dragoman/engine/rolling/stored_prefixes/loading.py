@@ -257,43 +257,30 @@ class Reader:
         self._store = store
         self._memory = memory
         self._has_neighbours = has_neighbours
-        self._changed = threading.Condition()
-        self._queue: deque[Reading] = deque()
-        self._is_closed = False
+        self._is_closed = threading.Event()
         self._core_s = _FIRST_CORE_S  # of a byte in the last read beside steps
+        self._thread = ThreadPoolExecutor(1, "dragoman-prefix-reader")
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "dragoman-prefix-piece")
-        self._thread = threading.Thread(target=self._run, name="dragoman-prefix-reader", daemon=True)
-        self._thread.start()
 
     def rests_s(self, num_bytes: int) -> float:
         return _REST * num_bytes * self._core_s if self._has_neighbours() else 0.0
 
     def submit(self, reading: Reading) -> None:
         """Queue blocks to be read; nothing else may use them until `on_end` is called."""
-        with self._changed:
-            self._queue.append(reading)
-            self._changed.notify_all()
+        self._thread.submit(self._run, reading)
 
     def close(self) -> None:
         """Return when nothing writes to the memory any more."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._is_closed.set()
+        self._thread.shutdown(cancel_futures=True)
         self._pool.shutdown()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._is_closed)
-                if self._is_closed:
-                    return
-                reading = self._queue.popleft()
-            try:
-                self._read(reading)
-            except Exception:  # the store's own failures do not raise
-                logger.exception("blocks could not be read from the prefix store; they are computed")
-            reading.on_end()
+    def _run(self, reading: Reading) -> None:
+        try:
+            self._read(reading)
+        except Exception:  # the store's own failures do not raise
+            logger.exception("blocks could not be read from the prefix store; they are computed")
+        reading.on_end()
 
     def _read(self, reading: Reading) -> None:
         """Read the blocks up to the first incomplete one: later ones are useless without it."""
@@ -309,7 +296,7 @@ class Reader:
                 self._rest(_REST * core_s)
 
     def _is_wanted(self, reading: Reading) -> bool:
-        return reading.is_wanted and not self._is_closed
+        return reading.is_wanted and not self._is_closed.is_set()
 
     def _read_beside(self, reading: Reading) -> tuple[bool, float]:
         """Read a piece; (False if a block of it is incomplete, the seconds of a core's time)."""
@@ -360,9 +347,8 @@ class Reader:
 
     def _rest(self, seconds: float) -> None:
         end_s = perf_counter() + seconds
-        with self._changed:
-            while self._has_neighbours() and not self._is_closed and (left_s := end_s - perf_counter()) > 0:
-                self._changed.wait(min(left_s, _LOOK_S))
+        while self._has_neighbours() and not self._is_closed.is_set() and (left_s := end_s - perf_counter()) > 0:
+            self._is_closed.wait(min(left_s, _LOOK_S))
 
 
 def _take(reading: Reading, reads: deque[tuple[range, Future[int]]]) -> bool:
