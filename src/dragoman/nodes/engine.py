@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -46,7 +45,7 @@ from dragoman.nodes.messages import (
     packed,
     receive,
 )
-from dragoman.nodes.process import LEAVE_S, NodePlan, NodeProcess, NodeProcesses, Report, node_plan
+from dragoman.nodes.process import LEAVE_S, NodePlan, NodeProcess, NodeProcesses, node_plan
 from dragoman.types import EngineOutput, EngineRequest
 
 logger = logging.getLogger("dragoman.nodes")
@@ -107,38 +106,20 @@ class NodesFactory:
             for number, placement in enumerate(placements)
         ]
         processes = NodeProcesses()
-        try:
-            started = [processes.start(plan) for plan in plans]
-            _wait_all(started, setup.progress)
-        except BaseException:
-            processes.close()
-            raise
+        with ThreadPoolExecutor(len(plans), "load-node") as waiting:
+            try:
+                started = [processes.start(plan) for plan in plans]
+                reports = [setup.progress, *[_no_report] * (len(plans) - 1)]  # the first one's progress stands for all
+                loads = [waiting.submit(one.wait_loaded, report) for one, report in zip(started, reports, strict=True)]
+                for load in as_completed(loads):
+                    load.result()
+            except BaseException:
+                processes.close()  # which ends the waiting, too
+                raise
         return LoadedNodes(plans, processes, started)
 
 
-def _wait_all(started: Sequence[NodeProcess], report: Report) -> None:
-    """Wait until all have loaded, and report the first one's progress. Raises: the first error."""
-    told: queue.Queue[tuple[int, str, float] | BaseException | None] = queue.Queue()
-
-    def wait(number: int, process: NodeProcess) -> None:
-        try:
-            process.wait_loaded(lambda stage, fraction: told.put((number, stage, fraction)))
-        except BaseException as error:
-            told.put(error)
-        else:
-            told.put(None)
-
-    for number, process in enumerate(started):
-        threading.Thread(target=wait, args=(number, process), name=f"load-{process.plan.name}", daemon=True).start()
-    num_loaded = 0
-    while num_loaded < len(started):
-        message = told.get()
-        if isinstance(message, BaseException):
-            raise message
-        if message is None:
-            num_loaded += 1
-        elif message[0] == 0:
-            report(*message[1:])
+def _no_report(stage: str, fraction: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
