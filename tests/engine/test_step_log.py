@@ -20,9 +20,7 @@ from tests.support.letters import VOCAB_SIZE, letter_tools
 
 async def answered(log: StepLog, prompt_tokens: int, output_tokens: int) -> None:
     """One request, answered by an engine whose steps are logged."""
-    engine = RollingEngine(
-        log.watch(FakeRunner(vocab_size=VOCAB_SIZE)), Sampler(VOCAB_SIZE), RollingConfig(), (), letter_tools()
-    )
+    engine = RollingEngine(FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig(), (), letter_tools())
     engine.log_steps(log)
     await engine.start()
     request = EngineRequest(

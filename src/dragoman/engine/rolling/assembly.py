@@ -10,7 +10,6 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.adapters import AdapterBank, AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.needs import adapter_slots, limits_of
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures import PictureEmbedder
@@ -47,10 +46,9 @@ def assemble(
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
     limits = replace(limits, speculation=replace(limits.speculation, context_share=_context_share(model)))
     log = None if options.step_log is None else StepLog(options.step_log)
-    watched: ModelRunner = runner if log is None else log.watch(runner)
     storage = None if stored is None else Storage(stored.store, runner, stored.model)
     sampler = Sampler(runner.vocab_size)
-    engine = RollingEngine(watched, sampler, limits, proposers, tools, embedder, table, storage)
+    engine = RollingEngine(runner, sampler, limits, proposers, tools, embedder, table, storage)
     if log is not None:
         engine.log_steps(log)
     return engine

@@ -21,7 +21,7 @@ from dragoman.engine.rolling.beam_rows import BeamGroup
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
-from dragoman.engine.rolling.forward.runner import ModelRunner
+from dragoman.engine.rolling.forward.runner import ModelRunner, StepWork
 from dragoman.engine.rolling.pacing import Pacer
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
@@ -32,6 +32,7 @@ from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, Seq
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
+from dragoman.engine.rolling.step_log import StepLog
 from dragoman.engine.rolling.stored_prefixes.store import Storage
 from dragoman.engine.rolling.stored_prefixes.stored import StoredPrefixes
 from dragoman.engine.rolling.update import BatchSampler, Delivery, StepResult, Updater, failure_of
@@ -133,6 +134,7 @@ class EngineCore:
         """
         self.inbox = Inbox()
         self.stats = RollingStats()
+        self.step_log: StepLog | None = None
         self._config = config
         self._runner = runner
         self._sampler = sampler
@@ -276,7 +278,12 @@ class EngineCore:
                 self._runner.copy_blocks(pairs, kind)
             is_copied = True
             self._batch_sampler.prepare(batch)
-            return self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
+            forward = build_forward_batch(batch, self._blocks, self._buffers)
+            work = None if self.step_log is None else StepWork.of(forward)  # now: the pass may change the arrays
+            logits = self._runner.forward(forward)
+            if self.step_log is not None and work is not None:
+                self.step_log.note(work)
+            return logits
         except Exception as error:
             self._fail(batch, error, is_copied=is_copied)
             return None

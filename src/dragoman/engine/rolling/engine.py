@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -30,6 +30,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, Due
 from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.step_log import StepLog
 from dragoman.engine.rolling.stored_prefixes.store import Storage
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, ServerError
@@ -102,7 +103,6 @@ class RollingEngine(Delivering):
         self._tools = tools
         self._embedder = embedder
         self._adapters = adapters
-        self._step_log: AbstractContextManager[None] = nullcontext()
         self._changes: set[Future[None]] = set()  # calls that wait for the engine thread
         turn = None if embedder is None else embedder.turns.steps
         self._core = EngineCore(
@@ -136,9 +136,9 @@ class RollingEngine(Delivering):
     def _is_disturbed(self) -> bool:
         return self._embedder is not None and self._embedder.num_waiting > 0
 
-    def log_steps(self, log: AbstractContextManager[None]) -> None:
-        """Run every step within `log`, on the engine thread. Call this before `start`; the caller closes the log."""
-        self._step_log = log
+    def log_steps(self, log: StepLog) -> None:
+        """Run every step within `log`, which this engine closes. Call this before `start`."""
+        self._core.step_log = log
 
     @property
     def capabilities(self) -> Capabilities:
@@ -227,6 +227,8 @@ class RollingEngine(Delivering):
     def _close(self, is_whole: bool) -> None:
         """Not for an event loop: freeing gigabytes takes a while."""
         self._core.close(is_whole=is_whole)
+        if self._core.step_log is not None:
+            self._core.step_log.close()
         self._runner.close()
         for proposer in self._proposers:
             proposer.close()
@@ -321,8 +323,9 @@ class RollingEngine(Delivering):
 
     def _run_loop(self) -> None:
         core = self._core
+        log = core.step_log or nullcontext()
         while core.inbox.wait(lambda: core.has_work() or core.has_chores()):
-            with self._step_log:
+            with log:
                 self._deliver(core.step())
 
     def _fail(self, error: EngineDead) -> None:

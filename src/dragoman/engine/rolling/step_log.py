@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import fcntl
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from dragoman.engine.factory import EngineOptionError
-from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner, StepWork
+from dragoman.engine.rolling.forward.runner import StepWork
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +58,6 @@ class StepLog:
         self._begin_s = 0.0
         self._is_broken = False
 
-    def watch(self, runner: ModelRunner) -> ModelRunner:
-        """The same runner, but recording its passes in this log, and closing it with the runner."""
-        return _WatchedRunner(runner, self)
-
     def note(self, work: StepWork) -> None:
         self._work = work
 
@@ -94,26 +88,6 @@ class StepLog:
         except OSError as error:
             self._is_broken = True
             logger.warning("the step log ends here: %s cannot be written (%s)", self._path, error)
-
-
-class _WatchedRunner:
-    def __init__(self, runner: ModelRunner, log: StepLog) -> None:
-        self._runner, self._log = runner, log
-        self.block_size, self.pools, self.vocab_size = runner.block_size, runner.pools, runner.vocab_size
-        self.max_model_len, self.long_context_from = runner.max_model_len, runner.long_context_from
-
-    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
-        work = StepWork.of(batch)  # now: the pass may change the arrays
-        logits = self._runner.forward(batch)
-        self._log.note(work)
-        return logits
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
-        self._runner.copy_blocks(pairs, kind)
-
-    def close(self) -> None:
-        self._log.close()
-        self._runner.close()
 
 
 def read_step_log(path: Path) -> list[LoggedStep]:
