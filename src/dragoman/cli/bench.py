@@ -49,8 +49,10 @@ class _Numbers:
         return "N,..." if self.is_whole else "X,..."
 
     def parse(self, text: str) -> tuple[float, ...]:
-        numbers = tuple(float(int(word) if self.is_whole else word) for word in text.split(","))
+        numbers = tuple(map(float, text.split(",")))
         if not all(0 < number < float("inf") for number in numbers) or len(set(numbers)) < len(numbers):
+            raise ValueError(text)
+        if self.is_whole and not all(number.is_integer() for number in numbers):
             raise ValueError(text)
         return numbers
 

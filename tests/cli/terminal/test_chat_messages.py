@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.terminal import chat
-from dragoman.cli.terminal.arguments import open_server
+from dragoman.cli.terminal.arguments import names_model, open_server
 from dragoman.cli.terminal.servers import ModelServer, Target
 from dragoman.config.resolve import Config, demo_model_dir
 from tests.support.scripted_chat_server import ScriptedChatServer, said, scripted_chat_server
@@ -266,3 +266,18 @@ def test_a_model_without_sampling_defaults_gets_ollamas(
         {"temperature": 0, "top_k": 40, "top_p": 0.9},
         {"temperature": None, "top_k": None, "top_p": None},
     ]
+
+
+@table(
+    ("word", "is_model"),
+    [
+        ("demo", True),
+        ("./m", True),
+        ("Qwen/Qwen3-0.6B", True),
+        ("http://127.0.0.1:8080", True),
+        ("Deep learning is", False),
+        ("Deep learning is " * 300, False),  # longer than any path
+    ],
+)
+def test_a_single_word_is_a_model_or_a_prompt(word: str, is_model: bool) -> None:
+    assert names_model(word) == is_model

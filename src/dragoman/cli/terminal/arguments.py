@@ -6,6 +6,7 @@ Opens the server that answers. The parameters are named as in OpenAI's routes, a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,8 @@ def names_model(word: str) -> bool:
     """True if a single word is a model or URL, not a prompt: see the help of `complete`."""
     if is_url(word) or word.startswith(("/", "./", "../", "~/")) or word.endswith(".gguf"):
         return True
-    return bundled_or(Path(word)) != Path(word) or Path(word).is_dir() or hub_model(word) is not None
+    is_place = os.path.isdir(word)  # False also for a text that is too long for a path
+    return is_place or bundled_or(Path(word)) != Path(word) or hub_model(word) is not None
 
 
 # --- sampling parameters ----------------------------------------------------------------------------------------------
