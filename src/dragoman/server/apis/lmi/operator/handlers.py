@@ -12,6 +12,7 @@ import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -131,16 +132,15 @@ class HandlerRuntime:
     async def work(self, http: HttpCall, relay: Relay) -> None:
         """Run the handler for one call, and end the relay as it ends. Raises: nothing but CancelledError."""
         access = None if self.make_access is None else self.make_access(http)
-        caller = HandlerCaller(self.handler)
         limit = asyncio.timeout(self.timeout_s)
         try:
             item = handler_input(http, self.properties if self.handler.falls_through else {})
             item.function_name, item.model = self.handler.name, access
             async with limit:
                 if self.handler.is_async:
-                    await self.loop.run(lambda: caller.call_async(item, relay))
+                    await self.loop.run(lambda: call_async(self.handler, item, relay))
                 else:
-                    await self.pool.run(lambda: caller.call(item, relay))
+                    await self.pool.run(lambda: call(self.handler, item, relay))
             last = End()
         except ServerError as error:
             last = End(error)
@@ -220,118 +220,114 @@ class _Run(Relay):
         self._task.cancel()
 
 
-class HandlerCaller:
-    """`call` runs on a hook thread, `call_async` on the handler's event loop."""
+def call(handler: Handler, item: Input, relay: Relay) -> None:
+    """Answer one request, on a hook thread. Raises: nothing that the handler raises."""
+    outputs: Any = None
+    try:
+        outputs = handler.function(item)
+        _send(handler, outputs, relay)
+    except Abandoned:
+        logger.debug("nobody waits for the answer of the handler %s any more", handler.name)
+    except Exception as error:  # hook call: whatever the operator's code raises fails this request only
+        _tell(handler, relay, error)
+        with suppress(Abandoned):
+            relay.put(error_reply(error))
+    finally:
+        _finalize(outputs)
 
-    def __init__(self, handler: Handler) -> None:
-        self._function = handler.function
-        self._name = handler.name
 
-    def call(self, item: Input, relay: Relay) -> None:
-        """Answer one request. Raises: nothing that the handler raises."""
-        outputs: Any = None
-        try:
-            try:
-                outputs = self._function(item)
-            except Exception as error:  # hook call: whatever the operator's code raises fails this request only
-                self._tell(relay, error)
-                relay.put(error_reply(error))
-                return
-            self._send(outputs, relay)
-        except Abandoned:
-            logger.debug("nobody waits for the answer of the handler %s any more", self._name)
-        finally:
-            _finalize(outputs)
-
-    async def call_async(self, item: Input, relay: Relay) -> None:
-        outputs: Any = None
-        try:
-            try:
-                made = self._function(item)
-                outputs = made if inspect.isasyncgen(made) else await made
-                if isinstance(outputs, AsyncIterator):
-                    await self._send_chunks(outputs, relay)
-                    return
-            except Abandoned:
-                raise
-            except (Exception, SystemExit) as error:  # hook call: sys.exit, too, would end the event loop for all
-                self._tell(relay, error)
-                await relay.put_soon(async_error_reply(error))
-                return
-            if isinstance(outputs, Output) and outputs.stream_content is not None:
-                await asyncio.to_thread(self._send, outputs, relay)  # an iterator that may block
-            else:
-                await relay.put_soon(self._whole(outputs))
-        except Abandoned:
-            logger.debug("nobody waits for the answer of the handler %s any more", self._name)
-        finally:
-            _finalize(outputs)
-
-    def _tell(self, relay: Relay, error: BaseException) -> None:
-        """Log a failure; one that came of giving the call up needs no attention."""
-        level = logging.DEBUG if relay.is_closed else logging.WARNING
-        logger.log(level, "the handler %s failed", self._name, exc_info=error)
-
-    def _send(self, outputs: Any, relay: Relay) -> None:
-        if isinstance(outputs, Output) and outputs.stream_content is not None:
-            self._send_stream(outputs, outputs.stream_content, relay)
+async def call_async(handler: Handler, item: Input, relay: Relay) -> None:
+    """The same on an asynchronous handler's event loop."""
+    outputs: Any = None
+    try:
+        made = handler.function(item)
+        outputs = made if inspect.isasyncgen(made) else await made
+        if isinstance(outputs, AsyncIterator):
+            await _send_chunks(handler, outputs, relay)
+        elif isinstance(outputs, Output) and outputs.stream_content is not None:
+            await asyncio.to_thread(_send, handler, outputs, relay)  # an iterator that may block
         else:
-            relay.put(self._whole(outputs))
+            await relay.put_soon(_whole(outputs))
+    except Abandoned:
+        logger.debug("nobody waits for the answer of the handler %s any more", handler.name)
+    except (Exception, SystemExit) as error:  # hook call: sys.exit, too, would end the event loop for all
+        _tell(handler, relay, error)
+        with suppress(Abandoned):
+            await relay.put_soon(async_error_reply(error))
+    finally:
+        _finalize(outputs)
 
-    def _whole(self, outputs: Any) -> Reply | None:
-        if outputs is None:
-            return None
-        if not isinstance(outputs, Output):
-            return error_reply(TypeError(f"Invalid output type: {type(outputs)}"))
-        try:
-            return reply_of(outputs)
-        except HookError as error:
-            return error_reply(error)
 
-    def _send_stream(self, output: Output, content: Iterable[Any], relay: Relay) -> None:
-        is_begun = False
-        items: Any = content
-        try:
-            head = head_of(output)
-            items = iter(content)
-            for item in items:
-                chunk = _chunk(output.stream_formatter(item))
-                if not is_begun:
-                    relay.put(head)
-                    is_begun = True
-                relay.put(chunk)
+def _tell(handler: Handler, relay: Relay, error: BaseException) -> None:
+    """Log a failure; one that came of giving the call up needs no attention."""
+    level = logging.DEBUG if relay.is_closed else logging.WARNING
+    logger.log(level, "the handler %s failed", handler.name, exc_info=error)
+
+
+def _send(handler: Handler, outputs: Any, relay: Relay) -> None:
+    """Send what a handler returned. Raises: Abandoned."""
+    if isinstance(outputs, Output) and outputs.stream_content is not None:
+        _send_stream(handler, outputs, outputs.stream_content, relay)
+    else:
+        relay.put(_whole(outputs))
+
+
+def _whole(outputs: Any) -> Reply | None:
+    if outputs is None:
+        return None
+    if not isinstance(outputs, Output):
+        return error_reply(TypeError(f"Invalid output type: {type(outputs)}"))
+    try:
+        return reply_of(outputs)
+    except HookError as error:
+        return error_reply(error)
+
+
+def _send_stream(handler: Handler, output: Output, content: Iterable[Any], relay: Relay) -> None:
+    is_begun = False
+    items: Any = content
+    try:
+        head = head_of(output)
+        items = iter(content)
+        for item in items:
+            chunk = _chunk(output.stream_formatter(item))
             if not is_begun:
                 relay.put(head)
-        except Abandoned:
-            raise
-        except Exception as error:  # hook call: the operator's iterator, or its formatter
-            self._tell(relay, error)
-            relay.put(End(HookError(reason(error))) if is_begun else error_reply(error))
-        finally:
-            _close(items)
-
-    async def _send_chunks(self, outputs: AsyncIterator[Any], relay: Relay) -> None:
-        is_begun = False
-        try:
-            async for output in outputs:
-                for piece in _pieces_of(output, is_begun=is_begun):
-                    await relay.put_soon(piece)
                 is_begun = True
-                if output.is_last or output.failure is not None:
-                    break
-            if not is_begun:
-                await relay.put_soon(None)
-        except Abandoned:
+            relay.put(chunk)
+        if not is_begun:
+            relay.put(head)
+    except Abandoned:
+        raise
+    except Exception as error:  # hook call: the operator's iterator, or its formatter
+        _tell(handler, relay, error)
+        relay.put(End(HookError(reason(error))) if is_begun else error_reply(error))
+    finally:
+        _close(items)
+
+
+async def _send_chunks(handler: Handler, outputs: AsyncIterator[Any], relay: Relay) -> None:
+    is_begun = False
+    try:
+        async for output in outputs:
+            for piece in _pieces_of(output, is_begun=is_begun):
+                await relay.put_soon(piece)
+            is_begun = True
+            if output.is_last or output.failure is not None:
+                break
+        if not is_begun:
+            await relay.put_soon(None)
+    except Abandoned:
+        raise
+    except Exception as error:
+        if not is_begun:
             raise
-        except Exception as error:
-            if not is_begun:
-                raise
-            self._tell(relay, error)
-            await relay.put_soon(End(HookError(f"Custom handler failed: {reason(error)}")))
-        finally:
-            aclose = getattr(outputs, "aclose", None)
-            if aclose is not None:
-                await aclose()
+        _tell(handler, relay, error)
+        await relay.put_soon(End(HookError(f"Custom handler failed: {reason(error)}")))
+    finally:
+        aclose = getattr(outputs, "aclose", None)
+        if aclose is not None:
+            await aclose()
 
 
 def _pieces_of(output: Any, *, is_begun: bool) -> list[Piece]:
