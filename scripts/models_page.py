@@ -337,13 +337,13 @@ def lines(rows: list[Row], speed: dict[str, str]) -> Iterator[str]:
     yield "| architectures | what | f32 | int8 | int4 | chat | tools, reasoning | speed |"
     yield "|---|---|---|---|---|---|---|---|"
     for row in sorted(rows, key=lambda row: row.family.__name__.lower()):
-        names = ", ".join(f"`{name}`" for name in row.family.architectures)
+        names = ", ".join(f"`{name}`" for name in row.family.architectures())
         what = " ".join((row.family.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
         found = " | ".join(f"{row.errors[weight_type]:.1g}" for weight_type in WEIGHT_TYPES)
         templates = TEMPLATES.get(row.family.__name__, ())
         chat = ", ".join(templates)
         tools = "; ".join(dict.fromkeys(formats(template) for template in templates))
-        yield f"| {names} | {what} | {found} | {chat} | {tools} | {speed.get(row.family.architectures[0], '')} |"
+        yield f"| {names} | {what} | {found} | {chat} | {tools} | {speed.get(row.family.architectures()[0], '')} |"
     seeing = [name for name in FAMILIES if not isinstance(find_family(name), type) and name not in TOWERS]
     yield (
         "\nOf these checkpoints with vision, the server runs only the text model: "

@@ -38,8 +38,8 @@ FAMILIES: dict[str, str] = {
     "Ernie4_5_MoeForCausalLM": "relatives.ErnieExperts",
     "Ernie4_5ForCausalLM": "relatives.Ernie45",
     "Exaone4ForCausalLM": "olmo.Exaone4",
-    "ExaoneMoEForCausalLM": "olmo.ExaoneExperts",
     "ExaoneMoeForCausalLM": "olmo.ExaoneExperts",
+    "ExaoneMoEForCausalLM": "olmo.ExaoneExperts",
     "FalconForCausalLM": "gpt.Falcon",
     "FalconH1ForCausalLM": "hybrids.FalconH1",
     "FalconMambaForCausalLM": "mamba.FalconMamba",
@@ -113,6 +113,13 @@ FAMILIES: dict[str, str] = {
 }
 FAMILIES |= {name: "vision.text_model" for name in TOWERS if name not in FAMILIES}
 """What reads each architecture that generates text: a class of a module of `families`, or a function that chooses one."""
+
+
+def names_of(family: type) -> tuple[str, ...]:
+    """The architectures that a class of `families` reads, the usual one first."""
+    place = f"{family.__module__.rpartition('.')[2]}.{family.__name__}"
+    return tuple(name for name, found in FAMILIES.items() if found == place)
+
 
 ENCODERS: dict[str, str] = {
     "Bert": "bert.Bert",

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import openvino as ov
 
+from dragoman.models.architectures import names_of
 from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.linear import embedding, logits
 from dragoman.models.blocks.nodes import capped, scaled
@@ -29,14 +30,12 @@ class Layout(NamedTuple):
 class Family(ABC):
     """One model of a family, made from its config.json. A family's docstring begins with its text in docs/models.md.
 
-    `architectures`: the names in config.json that mean this family. `layouts`: the first one whose table of embeddings
-    is there is the checkpoint's. `packings`: quant_methods of this family alone. `table`, `layers`, `final_norm`:
-    names below the body. `large_table`: that of another table. `unread`: patterns of needless tensors.
-    `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm; and what is added to its weights.
-    `logits_factor`: before the head's matrix.
+    `layouts`: the first one whose table of embeddings is there is the checkpoint's. `packings`: quant_methods of
+    this family alone. `table`, `layers`, `final_norm`: names below the body. `large_table`: that of another table.
+    `unread`: patterns of needless tensors. `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm;
+    and what is added to its weights. `logits_factor`: before the head's matrix.
     """
 
-    architectures: ClassVar[tuple[str, ...]] = ()
     layouts: tuple[Layout, ...] = (
         Layout("model", "lm_head"),
         Layout("model.language_model", "lm_head"),  # a text model cut out of one that sees
@@ -63,6 +62,11 @@ class Family(ABC):
     @abstractmethod
     def __init__(self, config: Config) -> None: ...
 
+    @classmethod
+    def architectures(cls) -> tuple[str, ...]:
+        """The names in config.json that mean this family; if none does, those of the one that it varies."""
+        return next(names for names in map(names_of, cls.__mro__) if names)
+
     def see(self, vision: VisionFamily) -> None:
         """Take in pictures from now on, as that part embeds them. Raises: ModelError if token or levels do not fit."""
         if vision.facts.placeholder_id >= self.facts.vocab_size:
@@ -82,7 +86,7 @@ class Family(ABC):
         self, config: Config, layers: Iterable[LayerFacts], max_position: int, long_context_from: int | None = None
     ) -> ModelFacts:
         sizes = config.count("vocab_size"), config.count("hidden_size")
-        return ModelFacts(self.architectures[0], *sizes, max_position, tuple(layers), long_context_from)
+        return ModelFacts(self.architectures()[0], *sizes, max_position, tuple(layers), long_context_from)
 
     @abstractmethod
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:

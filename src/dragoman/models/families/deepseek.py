@@ -158,19 +158,14 @@ class BiasedExperts(ChosenWithBias, RoutedExperts):
 class DeepseekV2(LatentAttention, RoutedExperts):
     """DeepSeek V2, V2-Lite and their Coders."""
 
-    architectures = ("DeepseekV2ForCausalLM",)
-
 
 class DeepseekV3(LatentAttention, BiasedExperts):
     """DeepSeek V3, R1, Moonlight, Kimi K2."""
-
-    architectures = ("DeepseekV3ForCausalLM",)
 
 
 class Dots1(BiasedExperts, Qwen3):
     """dots.llm1."""
 
-    architectures = ("Dots1ForCausalLM",)
     scoring = ("noaux_tc", "sigmoid")  # checkpoints name the method there
 
     def __init__(self, config: Config) -> None:
@@ -182,7 +177,6 @@ class Dots1(BiasedExperts, Qwen3):
 class Afmoe(BiasedExperts):
     """Trinity Nano, Mini and Large."""
 
-    architectures = ("AfmoeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_mlp_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
     head_norms = "each"

@@ -47,7 +47,6 @@ class Gemma(Llama):
     `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards.
     """
 
-    architectures = ("GemmaForCausalLM",)
     directions: ClassVar[tuple[bool | str, ...]] = (False,)
     norm_offset = 1.0
     is_tied = True
@@ -68,7 +67,6 @@ class Gemma(Llama):
 class Gemma2(Gemma):
     """Gemma 2."""
 
-    architectures = ("Gemma2ForCausalLM",)
     layer_norms = LayerNorms(
         before_mlp="pre_feedforward_layernorm",
         after_attention="post_attention_layernorm",
@@ -91,7 +89,6 @@ class Gemma2(Gemma):
 class Gemma3(Gemma2):
     """Gemma 3, its text model."""
 
-    architectures = ("Gemma3ForCausalLM",)
     head_norms = "each"
 
     def read_rotary(self, config: Config) -> RotaryReading:
@@ -208,7 +205,6 @@ class SharesKeys(Gemma3):
 class Gemma4(SharesKeys):
     """Gemma 4 E2B, E4B, 31B and 26B-A4B."""
 
-    architectures = ("Gemma4ForCausalLM",)
     directions = (False, "vision")
 
     def __init__(self, config: Config) -> None:
@@ -324,7 +320,6 @@ class Gemma3n(SharesKeys):
     Shape of the streams: [T, streams, hidden].
     """
 
-    architectures = ("Gemma3nForCausalLM",)
     pattern = 5
     num_sharing = 15
 

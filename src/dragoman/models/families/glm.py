@@ -13,7 +13,6 @@ from dragoman.models.families.llama import LayerNorms, Llama
 class Glm(Llama):
     """GLM-4 9B chat, GLM-Edge."""
 
-    architectures = ("GlmForCausalLM",)
     epsilon = ("rms_norm_eps", 1.5625e-07)
     has_interleaved_pairs = True
     rotary_part = 0.5
@@ -24,14 +23,12 @@ class Glm(Llama):
 class Glm4(Glm):
     """GLM-4 of April 2025 and GLM-Z1: also norms the outputs of attention and MLP."""
 
-    architectures = ("Glm4ForCausalLM",)
     layer_norms = LayerNorms(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
 
 
 class GlmExperts(BiasedExperts):
     """GLM 4.5, 4.5-Air, 4.6."""
 
-    architectures = ("Glm4MoeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     rotary_part = 0.5
     output_bias = False
@@ -44,7 +41,6 @@ class GlmExperts(BiasedExperts):
 class GlmLite(LatentAttention, BiasedExperts):
     """GLM 4.7 Flash: DeepSeek V3 with other numbers."""
 
-    architectures = ("Glm4MoeLiteForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
 
     def __init__(self, config: Config) -> None:
@@ -55,8 +51,6 @@ class GlmLite(LatentAttention, BiasedExperts):
 
 class SolarOpen(GlmExperts):
     """Solar Open 100B: GLM 4.5 with rotary positions of whole heads, and experts in every layer."""
-
-    architectures = ("SolarOpenForCausalLM",)
 
     def __init__(self, config: Config) -> None:
         config.expect(first_k_dense_replace=0, use_qk_norm=False)

@@ -111,7 +111,6 @@ class Gpt(Llama):
 class Gpt2(Gpt):
     """GPT-2, DistilGPT2, DialoGPT and related models."""
 
-    architectures = ("GPT2LMHeadModel",)
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
     qkv_name = "c_attn"
     positions = "wpe"
@@ -139,7 +138,6 @@ class Gpt2(Gpt):
 class GptBigCode(Gpt):
     """StarCoder 1, StarCoderBase, SantaCoder in this layout."""
 
-    architectures = ("GPTBigCodeForCausalLM",)
     layouts = (Layout("transformer", "lm_head"),)
     qkv_name = "c_attn"
     positions = "wpe"
@@ -168,7 +166,6 @@ class GptBigCode(Gpt):
 class GptJ(Gpt):
     """GPT-J 6B and its derivatives."""
 
-    architectures = ("GPTJForCausalLM",)
     layouts = (Layout("transformer", "lm_head"),)
     layer_norms = LayerNorms("ln_1", "ln_1")
     output_name = "out_proj"
@@ -192,7 +189,6 @@ _PARTS = 4  # in which queries, values and keys are stored
 class CodeGen(GptJ):
     """CodeGen 1, and 2 of 1B to 16B: queries, values and keys are stored in four parts."""
 
-    architectures = ("CodeGenForCausalLM",)
     qkv_name = "qkv_proj"
     unread = (*GptJ.unread, r"\.attn\.causal_mask$")
 
@@ -215,7 +211,6 @@ _KINDS = ("global", "local")
 class GptNeo(Gpt):
     """GPT-Neo 125M, 1.3B and 2.7B, TinyStories."""
 
-    architectures = ("GPTNeoForCausalLM",)
     aliases = ALIASES | {"num_heads": "num_attention_heads", "num_layers": "num_hidden_layers"}
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
     attention_name = "attn.attention"
@@ -265,7 +260,6 @@ class WithQueryKeyValue(Gpt):
 class GptNeoX(WithQueryKeyValue):
     """GPT-NeoX 20B, Pythia, Dolly 2, RedPajama INCITE, the first StableLM."""
 
-    architectures = ("GPTNeoXForCausalLM",)
     aliases = ALIASES | {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
     layouts = (Layout("gpt_neox", "embed_out"),)
     table = "embed_in"
@@ -287,7 +281,6 @@ class GptNeoX(WithQueryKeyValue):
 class Opt(Gpt):
     """OPT and Galactica. Tables of embeddings may be narrower than the layers, as in OPT 350M."""
 
-    architectures = ("OPTForCausalLM",)
     aliases = ALIASES | {"ffn_dim": "intermediate_size"}
     layouts = (Layout("model.decoder", "lm_head"), Layout("decoder", "lm_head"))
     table = "embed_tokens"
@@ -339,7 +332,6 @@ class Opt(Gpt):
 class Bloom(WithQueryKeyValue):
     """BLOOM and BLOOMZ. Their context has no limit; `seq_length` is that of the training."""
 
-    architectures = ("BloomForCausalLM",)
     aliases = ALIASES | {"seq_length": "max_position_embeddings"}
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
     table = "word_embeddings"
@@ -363,7 +355,6 @@ class Bloom(WithQueryKeyValue):
 class Mpt(Gpt):
     """MPT 7B and 30B. Their context has no limit; `max_seq_len` is that of the training."""
 
-    architectures = ("MPTForCausalLM", "MptForCausalLM")  # type: ignore[assignment]
     aliases: ClassVar[dict[str, str]] = {
         "d_model": "hidden_size",
         "n_heads": "num_attention_heads",
@@ -410,7 +401,6 @@ class Mpt(Gpt):
 class Falcon(WithQueryKeyValue):
     """Falcon RW 1B to 180B and Falcon 2. `RefinedWeb` was the 40B's model type before its layout had a key."""
 
-    architectures = ("FalconForCausalLM", "RWForCausalLM")  # type: ignore[assignment]
     aliases = ALIASES | {
         "n_head_kv": "num_key_value_heads",
         "num_kv_heads": "num_key_value_heads",

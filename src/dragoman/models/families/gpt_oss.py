@@ -20,7 +20,6 @@ from dragoman.models.weights import Weights
 class GptOss(Llama):
     """gpt-oss 20B and 120B, with experts as MXFP4 or unpacked."""
 
-    architectures = ("GptOssForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     packings = ("mxfp4",)
     qkv_bias = output_bias = ("attention_bias", True)

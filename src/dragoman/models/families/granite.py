@@ -22,8 +22,6 @@ from dragoman.models.weights import Weights
 class Granite(Llama):
     """Granite 3."""
 
-    architectures = ("GraniteForCausalLM",)
-
     def __init__(self, config: Config) -> None:
         self.embedding_factor = config.number("embedding_multiplier", 1.0)
         self.residual_scale = config.number("residual_multiplier", 1.0)
@@ -40,7 +38,6 @@ class Granite(Llama):
 class GraniteExperts(WithExperts, Granite):
     """Granite 3 1B-A400M, 3B-A800M; PowerMoE."""
 
-    architectures = ("GraniteMoeForCausalLM",)
     mlp_name = ""
     router_name = "block_sparse_moe.router.layer"
 
@@ -59,7 +56,6 @@ class GraniteExperts(WithExperts, Granite):
 class GraniteSharedExperts(GraniteExperts):
     """Granite 3 MoE with an expert that every token uses."""
 
-    architectures = ("GraniteMoeSharedForCausalLM",)
     shared_name = "shared_mlp"
     mlp_names = ("input_linear", "output_linear")
 
@@ -74,8 +70,6 @@ _SCANS = ("mamba", "linear_attention")
 
 class GraniteHybrid(Alternating, GraniteSharedExperts):
     """Granite 4.0 of 350M to Small."""
-
-    architectures = ("GraniteMoeHybridForCausalLM",)
 
     def __init__(self, config: Config) -> None:
         config.expect(normalization_function="rmsnorm")

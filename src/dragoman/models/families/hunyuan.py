@@ -15,7 +15,6 @@ from dragoman.models.weights import Weights
 class HunyuanDense(Llama):
     """Hunyuan 0.5B to 7B of 2025."""
 
-    architectures = ("HunYuanDenseV1ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     head_norm_names = ("query_layernorm", "key_layernorm")
 
@@ -54,7 +53,6 @@ _OF_TRAINING = "capacity_factor moe_drop_tokens moe_random_routing_dropped_token
 class HunyuanExperts(WithExperts, HunyuanDense):
     """Hunyuan A13B."""
 
-    architectures = ("HunYuanMoEV1ForCausalLM",)
     router_name = "gate.wg"
     shared_name = "shared_mlp"
 

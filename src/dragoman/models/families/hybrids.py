@@ -50,7 +50,6 @@ from dragoman.models.weights import Weights
 class Bamba(Alternating):
     """Bamba 9B, 1 and 2."""
 
-    architectures = ("BambaForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
     final_norm = "final_layernorm"
@@ -79,7 +78,6 @@ class Bamba(Alternating):
 class Jamba(Alternating, WithExperts):
     """Jamba 1.5, 1.6, 1.7 and Reasoning 3B."""
 
-    architectures = ("JambaForCausalLM",)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
     final_norm = "final_layernorm"
     mlp_name = "feed_forward"
@@ -124,7 +122,6 @@ _KEYS = ScanKeys(out_bias="projectors_bias")
 class FalconH1(Llama):
     """Falcon H1 of 0.5B to 34B."""
 
-    architectures = ("FalconH1ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
     final_norm = "final_layernorm"
@@ -196,7 +193,6 @@ _EMBEDDINGS = "embeddings"
 class Zamba2(Family):
     """Zamba 2 of 1.2B, 2.7B and 7B; a block that several layers share is in memory once."""
 
-    architectures = ("Zamba2ForCausalLM",)
     final_norm = "final_layernorm"
     is_tied: bool = True
 
@@ -289,7 +285,6 @@ _FADING = -8.0  # a state fades at most by e to this times softplus of its param
 class RecurrentGemma(Alternating):
     """RecurrentGemma 2B and 9B."""
 
-    architectures = ("RecurrentGemmaForCausalLM",)
     layer_norms = LayerNorms("temporal_pre_norm", "channel_pre_norm")
     mlp_name = "mlp_block"
     final_norm = "final_norm"

@@ -33,7 +33,6 @@ _UNUSED_KEYS = (
 class Lfm2(Alternating):
     """LFM2 and LFM2.5 of 350M to 2.6B."""
 
-    architectures = ("Lfm2ForCausalLM",)
     epsilon = ("norm_eps", 1e-5)
     layer_norms = LayerNorms("operator_norm", "ffn_norm")
     final_norm = "embedding_norm"
@@ -95,8 +94,6 @@ def _inner_size(config: Config) -> int:
 
 class Lfm2Experts(Lfm2, WithExperts):
     """LFM2 8B-A1B, 24B-A2B."""
-
-    architectures = ("Lfm2MoeForCausalLM",)
 
     def __init__(self, config: Config) -> None:
         self.has_choice_bias = config.flag("use_expert_bias", True)

@@ -53,7 +53,6 @@ class Llama(Family):
     window, None = the same. `head_norms`: of each head's query and key, or of all heads together, before rotation.
     """
 
-    architectures = ("LlamaForCausalLM",)
     epsilon: ClassVar[tuple[str, float]] = ("rms_norm_eps", 1e-6)
     layer_norms: LayerNorms = LayerNorms()
     attention_name: ClassVar[str] = "self_attn"

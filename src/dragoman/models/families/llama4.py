@@ -27,7 +27,6 @@ _KINDS = ("full_attention", "chunked_attention")
 class Llama4(WithExperts):
     """Llama 4 Scout, Maverick and Guard, MobileLLM-R1: only texts, in a context of one attention chunk (8,192 tokens)."""
 
-    architectures = ("Llama4ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     mlp_name = "feed_forward"
     router_name = "router"

@@ -32,7 +32,6 @@ LONGEST = 1 << 20
 class Mamba2(Family):
     """Mamba 2 of 130M to 2.7B, Codestral Mamba."""
 
-    architectures = ("Mamba2ForCausalLM",)
     layouts = (Layout("backbone", "lm_head"),)
     table = "embeddings"
     final_norm = "norm_f"
@@ -58,7 +57,6 @@ _KEYS = ChannelScanKeys("state_size", "conv_kernel", "expand", "time_step_rank",
 class Mamba(Family):
     """Mamba of 130M to 2.8B."""
 
-    architectures = ("MambaForCausalLM",)
     layouts = (Layout("backbone", "lm_head"),)
     table = "embeddings"
     final_norm = "norm_f"
@@ -87,8 +85,6 @@ class Mamba(Family):
 
 class FalconMamba(Mamba):
     """Falcon Mamba 7B, Falcon3 Mamba 7B: inputs of steps, keys and queries are normed, without weights."""
-
-    architectures = ("FalconMambaForCausalLM",)
 
     def __init__(self, config: Config) -> None:
         config.skip("use_falcon_mambapy")

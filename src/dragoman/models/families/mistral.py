@@ -19,7 +19,6 @@ from dragoman.models.rotary import RotaryReading, read_rotary, rotary_descriptio
 class Mistral(Llama):
     """Mistral 7B, NeMo, Small."""
 
-    architectures = ("MistralForCausalLM",)
     qkv_bias: ClassVar[Bias] = False
     output_bias: ClassVar[Bias] = False
 
@@ -30,7 +29,6 @@ class Mistral(Llama):
 class Mixtral(WithExperts, Mistral):
     """Mixtral 8x7B, 8x22B."""
 
-    architectures = ("MixtralForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     mlp_name = "block_sparse_moe"
     mlp_names = ("w1", "w3", "w2")
@@ -44,7 +42,6 @@ class Mixtral(WithExperts, Mistral):
 class MiniMaxM2(ChosenWithBias, Mixtral):
     """MiniMax M2, M2.1 and M2.5. Layers that guess further tokens are ignored."""
 
-    architectures = ("MiniMaxM2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-6)
     head_norms = "all"
     bias_name = "e_score_correction_bias"
@@ -89,7 +86,6 @@ class GrowingQueries(Llama):
 class Ministral3(GrowingQueries, Mistral):
     """Ministral 3 3B, 8B and 14B."""
 
-    architectures = ("Ministral3ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
 
     def read_rotary(self, config: Config) -> RotaryReading:
@@ -99,8 +95,6 @@ class Ministral3(GrowingQueries, Mistral):
 # DeepSeek's latent attention and experts.
 class Mistral4(GrowingQueries, LatentAttention, RoutedExperts):
     """Mistral Small 4."""
-
-    architectures = ("Mistral4ForCausalLM",)
 
     def read_rotary(self, config: Config) -> RotaryReading:
         turned, size = self.latent.turned_size, self.latent.head_size
@@ -117,7 +111,6 @@ class Mistral4(GrowingQueries, LatentAttention, RoutedExperts):
 class Starcoder2(Mistral):
     """StarCoder2 3B, 7B, 15B."""
 
-    architectures = ("Starcoder2ForCausalLM",)
     epsilon = ("norm_epsilon", 1e-5)
     has_layer_norms = True
     mlp_names = ("c_fc", "c_proj")

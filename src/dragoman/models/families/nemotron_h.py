@@ -47,7 +47,6 @@ _UNUSED_KEYS = """
 class NemotronH(Family):
     """Nemotron H 4B to 56B, Nemotron Nano 2 of 9B and 12B, Nemotron 3 Nano 30B-A3B."""
 
-    architectures = ("NemotronHForCausalLM",)
     layouts = (Layout("backbone", "lm_head"), Layout("model", "lm_head"))
     table = "embeddings"
     final_norm = "norm_f"

@@ -22,7 +22,6 @@ NORMS_AFTER = LayerNorms("", "", "post_attention_layernorm", "post_feedforward_l
 class Olmo(Llama):
     """OLMo 1 and 1.7, in the layout whose name ends in -hf."""
 
-    architectures = ("OlmoForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
 
     def __init__(self, config: Config) -> None:
@@ -36,7 +35,6 @@ class Olmo(Llama):
 class Olmo2(Llama):
     """OLMo 2."""
 
-    architectures = ("Olmo2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     head_norms = "all"
     layer_norms = NORMS_AFTER
@@ -44,8 +42,6 @@ class Olmo2(Llama):
 
 class Olmo3(Olmo2):
     """OLMo 3: three of four layers have a window, and rotary positions without the others' scaling."""
-
-    architectures = ("Olmo3ForCausalLM",)
 
     def read_rotary(self, config: Config) -> RotaryReading:
         full, self.local_rotary = read_two_rotaries(config, head_size(config), "rope_theta")
@@ -58,7 +54,6 @@ class Olmo3(Olmo2):
 class OlmoExperts(WithExperts):
     """OLMoE 1B-7B."""
 
-    architectures = ("OlmoeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     head_norms = "all"
 
@@ -75,7 +70,6 @@ class OlmoExperts(WithExperts):
 class Exaone4(Qwen3):
     """EXAONE 4.0 1.2B and 32B."""
 
-    architectures = ("Exaone4ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = NORMS_AFTER
     qkv_bias = output_bias = False
@@ -95,7 +89,6 @@ class Exaone4(Qwen3):
 class ExaoneExperts(BiasedExperts, Exaone4):
     """K-EXAONE 236B-A23B. Layers that guess further tokens are ignored."""
 
-    architectures = ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM")  # type: ignore[assignment]
     layer_norms = LayerNorms()
     bias_name = "e_score_correction_bias"
 

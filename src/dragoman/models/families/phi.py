@@ -22,7 +22,6 @@ from dragoman.models.weights import Weights
 class Phi(Gpt):
     """Phi-1, Phi-1.5 and Phi-2."""
 
-    architectures = ("PhiForCausalLM",)
     layouts = (Layout("model", "lm_head"),)
     table = "embed_tokens"
     layers = "layers"
@@ -46,7 +45,6 @@ class Phi(Gpt):
 class Phi3(Mistral):
     """Phi-3 mini, small context and 128k; Phi-3.5 mini; Phi-4 and Phi-4 mini."""
 
-    architectures = ("Phi3ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     rotary_part = 1.0
     qkv_name = "qkv_proj"
@@ -65,7 +63,6 @@ _OUT = -1e30  # the score of an expert that does not count: its exponential is 0
 class PhiExperts(Mixtral):
     """Phi-3.5 MoE."""
 
-    architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
     has_layer_norms = True
     qkv_bias = output_bias = ATTENTION_BIAS
 

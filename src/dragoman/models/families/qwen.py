@@ -31,7 +31,6 @@ from dragoman.models.weights import Weights
 class Qwen2(Llama):
     """Qwen 2 and 2.5. The first `max_window_layers` have no window, the others have one if enabled."""
 
-    architectures = ("Qwen2ForCausalLM",)
     qkv_bias: ClassVar[Bias] = True
     output_bias: ClassVar[Bias] = False
 
@@ -46,7 +45,6 @@ class Qwen2(Llama):
 class Qwen3(Qwen2):
     """Qwen 3."""
 
-    architectures = ("Qwen3ForCausalLM",)
     head_norms: HeadNorms = "each"
     qkv_bias: ClassVar[Bias] = ATTENTION_BIAS
     output_bias: ClassVar[Bias] = ATTENTION_BIAS
@@ -54,8 +52,6 @@ class Qwen3(Qwen2):
 
 class Qwen3Experts(WithExperts, Qwen3):
     """Qwen 3 30B-A3B, 235B-A22B, Coder."""
-
-    architectures = ("Qwen3MoeForCausalLM",)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """In every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
@@ -85,7 +81,6 @@ class WithSharedExpert(Qwen3Experts):
 class Qwen2Experts(WithSharedExpert):
     """Qwen 1.5 MoE and Qwen 2 57B-A14B: with a gated expert that every token uses."""
 
-    architectures = ("Qwen2MoeForCausalLM",)
     qkv_bias, output_bias = Qwen2.qkv_bias, Qwen2.output_bias
     head_norms = ""
 
@@ -109,7 +104,6 @@ class DeltaWeights(NamedTuple):
 class Qwen35(Alternating):
     """Qwen 3.5 of 0.8B to 27B."""
 
-    architectures = ("Qwen3_5ForCausalLM",)
     unread = (*Llama.unread, r"^mtp\.", r"^model\.visual\.")  # drafts for speculation, images
     norm_offset = 1.0
     rotary_part = 0.25
@@ -179,7 +173,6 @@ def _delta_facts(config: Config) -> DeltaFacts:
 class Qwen3Next(Qwen35, WithSharedExpert):
     """Qwen3-Next 80B-A3B."""
 
-    architectures = ("Qwen3NextForCausalLM",)
     read_slides = Llama.read_slides
 
     def __init__(self, config: Config) -> None:
@@ -204,7 +197,6 @@ class Qwen3Next(Qwen35, WithSharedExpert):
 class Qwen35Experts(Qwen3Next):
     """Qwen 3.5 35B-A3B, 122B-A10B, 397B-A17B."""
 
-    architectures = ("Qwen3_5MoeForCausalLM",)
     delta_weights = Qwen35.delta_weights
 
     def __init__(self, config: Config) -> None:

@@ -30,7 +30,6 @@ from dragoman.models.weights import Weights
 class Helium(Llama):
     """Helium 1 2B."""
 
-    architectures = ("HeliumForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-8)
     has_interleaved_pairs = True
 
@@ -38,7 +37,6 @@ class Helium(Llama):
 class SeedOss(Llama):
     """Seed-OSS: the output's bias has its own switch."""
 
-    architectures = ("SeedOssForCausalLM",)
     qkv_bias = ("attention_bias", True)
     output_bias = ("attention_out_bias", False)
 
@@ -46,7 +44,6 @@ class SeedOss(Llama):
 class Ernie45(Llama):
     """ERNIE 4.5, dense: adjacent rotary pairs, one switch for all biases."""
 
-    architectures = ("Ernie4_5ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     has_interleaved_pairs = True
     qkv_bias = output_bias = mlp_bias = ("use_bias", False)
@@ -60,7 +57,6 @@ class Ernie45(Llama):
 class ErnieExperts(WithExperts, Ernie45):
     """ERNIE 4.5 21B-A3B, 300B-A47B. Layers that guess further tokens are ignored."""
 
-    architectures = ("Ernie4_5_MoeForCausalLM",)
     unread = (*WithExperts.unread, r"^model\.mtp_")
 
     def __init__(self, config: Config) -> None:
@@ -87,7 +83,6 @@ class ErnieExperts(WithExperts, Ernie45):
 class SmolLM3(Llama):
     """SmolLM3 3B."""
 
-    architectures = ("SmolLM3ForCausalLM",)
     is_tied = True
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
@@ -113,7 +108,6 @@ class SmolLM3(Llama):
 class StableLm(Llama):
     """StableLM 3B, 2 1.6B, 2 12B, Stable Code."""
 
-    architectures = ("StableLmForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
     has_layer_norms = True
     rotary_part = 0.25
@@ -136,7 +130,6 @@ class StableLm(Llama):
 class InternLM2(Llama):
     """InternLM2 and InternLM2.5 of 1.8B, 7B and 20B."""
 
-    architectures = ("InternLM2ForCausalLM",)
     layouts = (Layout("model", "output"),)
     table = "tok_embeddings"
     layer_norms = LayerNorms("attention_norm", "ffn_norm")
@@ -160,7 +153,6 @@ class InternLM2(Llama):
 class Arcee(Llama):
     """Arcee's AFM 4.5B."""
 
-    architectures = ("ArceeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     mlp_names = ("up_proj", "down_proj")
     has_gate = False
@@ -172,7 +164,6 @@ class Arcee(Llama):
 class Nemotron(Arcee):
     """Nemotron-4 and Minitron, dense: norms add one to their weights, half of a head has rotary positions."""
 
-    architectures = ("NemotronForCausalLM",)
     epsilon = ("norm_eps", 1e-5)
     rotary_part = 0.5
     has_layer_norms = True
@@ -182,7 +173,6 @@ class Nemotron(Arcee):
 class Jais2(Arcee):
     """Jais 2 8B and 70B: biases everywhere."""
 
-    architectures = ("Jais2ForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
     has_layer_norms = True
 
@@ -194,7 +184,6 @@ class Jais2(Arcee):
 class Apertus(Llama):
     """Apertus 8B and 70B."""
 
-    architectures = ("ApertusForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("attention_layernorm", "feedforward_layernorm")
     head_norms = "each"
@@ -226,7 +215,6 @@ def _xielu(x: Node, weights: Weights) -> Node:
 class Cohere(Llama):
     """Command R, R+ and Aya."""
 
-    architectures = ("CohereForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
     layer_norms = LayerNorms(before_mlp="input_layernorm")
     has_layer_norms = True
@@ -249,8 +237,6 @@ class Cohere(Llama):
 
 class Cohere2(Cohere):
     """Command R7B and A: three of four layers have a window and rotary positions, the others neither."""
-
-    architectures = ("Cohere2ForCausalLM",)
 
     def __init__(self, config: Config) -> None:
         config.expect(

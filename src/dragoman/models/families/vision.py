@@ -120,7 +120,7 @@ _ASSUMED: dict[str, dict[str, Any]] = {
 }
 
 INTERNVL_DECODERS: dict[str, type[Family]] = {
-    family.architectures[0]: family for family in (InternLM2, Llama, Phi3, Qwen2, Qwen3, Qwen3Experts)
+    family.architectures()[0]: family for family in (InternLM2, Llama, Phi3, Qwen2, Qwen3, Qwen3Experts)
 }
 """The decoders of OpenGVLab's own InternVL checkpoints, by the architecture that their llm_config names."""
 
