@@ -7,10 +7,12 @@ body).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -153,26 +155,21 @@ class Scheduled:
 
     def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
         self._forget_oldest()
-        self.statuses[source.name] = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
-        self._changes.start(self._run(source.name, load))
+        asked = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
+        self.statuses[source.name] = asked
+        self._changes.start(_logged(source.name, load)).add_done_callback(partial(self._end, asked))
 
     def replace(self, name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
         """Have `change` done; if it fails, the log tells, and the model that was there stays."""
         self._changes.start(_logged(name, change))
 
-    async def _run(self, name: str, load: Coroutine[Any, Any, ModelStatus]) -> None:
-        asked = self.statuses[name]
-        failed: ModelStatus | None = None
-        try:
-            await _logged(name, load)
-        except ServerError as error:
-            failed = replace(asked, state=ModelState.FAILED, reason=error.message)
-            raise
-        finally:
-            if self.statuses.get(name) is asked:
-                del self.statuses[name]
-                if failed is not None:
-                    self.statuses[name] = failed
+    def _end(self, asked: ModelStatus, load: asyncio.Task[ModelStatus]) -> None:
+        if self.statuses.get(asked.name) is not asked:
+            return
+        del self.statuses[asked.name]
+        error = None if load.cancelled() else load.exception()
+        if isinstance(error, ServerError):
+            self.statuses[asked.name] = replace(asked, state=ModelState.FAILED, reason=error.message)
 
     def _forget_oldest(self) -> None:
         failed = [status.name for status in self.statuses.values() if status.state is ModelState.FAILED]
@@ -180,9 +177,9 @@ class Scheduled:
             del self.statuses[name]
 
 
-async def _logged(name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
+async def _logged(name: str, change: Coroutine[Any, Any, ModelStatus]) -> ModelStatus:
     try:
-        await change
+        return await change
     except ServerError as error:
         logger.error("model %s: %s", name, error.message)
         raise
