@@ -28,7 +28,7 @@ from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.pictures import PictureEmbedder, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
-from dragoman.engine.rolling.sequence import AdapterUse, AddRequest, Due
+from dragoman.engine.rolling.sequence import AdapterUse, AddRequest
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.step_log import StepLog
 from dragoman.engine.rolling.stored_prefixes.store import Storage
@@ -42,11 +42,8 @@ _Item = EngineOutput | ServerError
 class _Stream:
     """The receiving end of one request, on its event loop. `ended`: done when all sequences have ended, or failed."""
 
-    __slots__ = ("_num_unfinished", "_take", "adapter", "ended", "key", "loop", "request_id")
-
     def __init__(self, key: int, request: EngineRequest, take: Take, adapter: AdapterUse | None) -> None:
         self.key = key
-        self.request_id = request.request_id
         self.adapter = adapter
         self.loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self.loop.create_future()
@@ -150,14 +147,6 @@ class RollingEngine(Delivering):
         self._life.begin(self._run_loop, self._fail)
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        stream = await self._begin(request, take)
-        try:
-            await stream.ended
-        finally:
-            self._end(stream)
-
-    async def _begin(self, request: EngineRequest, take: Take) -> _Stream:
-        """Send the request to the engine thread. Raises: as `generate`."""
         self.capabilities.check(request)
         # Computed now: preparing the request may take long, and the wall clock may be set meanwhile.
         due = due_on(perf_counter, request)
@@ -167,16 +156,26 @@ class RollingEngine(Delivering):
         # that.
         if request.pictures:
             request = msgspec.structs.replace(request, pictures=())
-        stream = self._open_stream(request, take, masker, pictures, due)
+        self._life.check_open()
+        criterion = None if self._tools is None else self._tools.criterion_of(request)
+        watch = self._tools.watch_answer(request) if self._tools is not None and request.is_watched else None
+        adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
+        stream = _Stream(next(self._keys), request, take, adapter)
+        command = AddRequest(stream.key, request, masker, criterion, pictures, adapter, watch, due)
+        # The stream is registered first, so that closing the inbox finds and answers it.
+        with self._streams_changed:
+            self._streams[stream.key] = stream
         self._keys_by_id[request.request_id] = stream.key
-        return stream
-
-    def _end(self, stream: _Stream) -> None:
-        if self._keys_by_id.get(stream.request_id) == stream.key:
-            del self._keys_by_id[stream.request_id]
-        if stream.ended.done() and not stream.ended.cancelled():
-            stream.ended.exception()  # even if its task was cancelled meanwhile: asyncio logs unretrieved exceptions
-        self._close_stream(stream)
+        try:
+            if not self._core.inbox.put(command):
+                self._life.check_open()
+            await stream.ended
+        finally:
+            if self._keys_by_id.get(request.request_id) == stream.key:
+                del self._keys_by_id[request.request_id]
+            if stream.ended.done() and not stream.ended.cancelled():
+                stream.ended.exception()  # even if this was cancelled meanwhile: asyncio logs unretrieved exceptions
+            self._close_stream(stream)
 
     def check(self, request: EngineRequest) -> None:
         self.capabilities.check(request)
@@ -252,39 +251,14 @@ class RollingEngine(Delivering):
         self._life.check_open()
         return PromptPictures(request, await self._embedder.embed(request.pictures), self._embedder.facts)
 
-    def _open_stream(
-        self,
-        request: EngineRequest,
-        take: Take,
-        masker: TokenMasker | None,
-        pictures: PromptPictures | None,
-        due: Due,
-    ) -> _Stream:
-        self._life.check_open()
-        criterion = None if self._tools is None else self._tools.criterion_of(request)
-        watch = self._tools.watch_answer(request) if self._tools is not None and request.is_watched else None
-        adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
-        stream = _Stream(next(self._keys), request, take, adapter)
-        with self._streams_changed:
-            self._streams[stream.key] = stream
-        # The stream is registered first, so that closing the inbox finds and answers it.
-        command = AddRequest(stream.key, request, masker, criterion, pictures, adapter, watch, due)
-        if not self._core.inbox.put(command):
-            self._forget_stream(stream)
-            self._life.check_open()
-        return stream
-
     def _close_stream(self, stream: _Stream) -> None:
-        self._forget_stream(stream)
-        if not stream.is_finished:
-            self._core.inbox.put(AbortRequest(stream.key))
-
-    def _forget_stream(self, stream: _Stream) -> None:
         with self._streams_changed:
             was_open = self._streams.pop(stream.key, None) is not None
             self._streams_changed.notify_all()
         if was_open and stream.adapter is not None and self._adapters is not None:
             self._adapters.release(stream.adapter)
+        if not stream.is_finished:
+            self._core.inbox.put(AbortRequest(stream.key))
 
     def _run_between_steps(self, action: Callable[[], None]) -> Future[None]:
         """The result of `action`, run on the engine thread. Raises: EngineDead, Overloaded."""

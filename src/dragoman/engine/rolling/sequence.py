@@ -46,33 +46,6 @@ class Sequence:
     generated before that are also in `earlier_ids`.
     """
 
-    __slots__ = (
-        "cumulative_logprob",
-        "digests",
-        "earlier_ids",
-        "finish_reason",
-        "group",
-        "has_joined",
-        "has_loaded",
-        "index",
-        "is_held",
-        "is_long",
-        "logprobs",
-        "num_accepted_drafts",
-        "num_computed_tokens",
-        "num_draft_tokens",
-        "num_in_memory",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_verified_drafts",
-        "rank",
-        "sampler_state",
-        "sequence_id",
-        "status",
-        "token_ids",
-        "top_logprobs",
-    )
-
     def __init__(self, group: SequenceGroup, index: int, sequence_id: int, sampler_state: SamplerState) -> None:
         self.group = group
         self.index = index
@@ -268,32 +241,6 @@ class SequenceGroup:
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `root_digest`:
     the start of its blocks' digests in the short regime. `priority`: lower than all others for one in the background.
     """
-
-    __slots__ = (
-        "_picture_keys",
-        "adapter",
-        "arrival",
-        "arrival_s",
-        "beams",
-        "end_reasons",
-        "has_begun",
-        "has_reported_prompt",
-        "is_background",
-        "is_charged",
-        "is_forked",
-        "is_ranked",
-        "key",
-        "num_cached_tokens",
-        "num_stored_tokens",
-        "pictures",
-        "priority",
-        "prompt_logprobs",
-        "queue_s",
-        "request",
-        "root_digest",
-        "sequences",
-        "stop_criterion",
-    )
 
     def __init__(self, command: AddRequest, arrival: int, sampler: Sampler, beams: BeamGroup | None = None) -> None:
         request, sampling = command.request, command.request.sampling
