@@ -20,8 +20,9 @@ def check_scheduler(scheduler: Scheduler) -> None:
     """Every live sequence is in one queue, in order, and has the blocks that it needs."""
     check_pools(scheduler._blocks)
     begun = (*scheduler.running, *scheduler.returning)
-    assert all(map(scheduler._is_parked, scheduler._parked)), "a sequence is kept from running"
-    assert not any(map(scheduler._is_parked, begun)), "a suspect is not alone"
+    if scheduler._has_suspects:
+        suspect = scheduler._suspects.current_key
+        assert all(sequence.group.key == suspect for sequence in scheduler.running), "a suspect is not alone"
     ranks = [sequence.rank for sequence in begun]
     assert len(set(ranks)) == len(ranks), "a sequence is in a queue twice"
     assert all(sequence.group.has_begun for sequence in begun), "a sequence runs whose request has not begun"
@@ -29,8 +30,9 @@ def check_scheduler(scheduler: Scheduler) -> None:
         in_order = [sequence.rank for sequence in queue]
         assert in_order == sorted(in_order), "the sequences are not in the order of their rank"
     if scheduler._stored is None:  # otherwise loads were overtaken
-        for priority in {rank[0] for rank in ranks}:
-            peers = [rank for rank in ranks if rank[0] == priority]
+        able = [sequence.rank for sequence in (*scheduler.running, *scheduler._begun)]
+        for priority in {rank[0] for rank in able}:
+            peers = [rank for rank in able if rank[0] == priority]
             assert peers == sorted(peers), "the sequences of one priority do not run in the order in which they began"
     else:
         check_loads(scheduler._stored.loads, scheduler._loading)
@@ -42,14 +44,13 @@ def check_scheduler(scheduler: Scheduler) -> None:
     assert len(scheduler.running) <= scheduler._config.max_num_seqs, "too many sequences run"
     known = [sequence for group in scheduler.groups.values() for sequence in group.live_sequences()]
     started = {sequence.sequence_id for sequence in known if sequence.status is not SequenceStatus.UNFORKED}
-    parked = [sequence.sequence_id for sequence in scheduler._parked]
-    assert started == {*ids, *parked}, "a live sequence is in no queue, or a dead one in some"
+    assert started == set(ids), "a live sequence is in no queue, or a dead one in some"
     for sequence in scheduler.running:
         assert sequence.status is SequenceStatus.RUNNING
         is_idle = sequence.num_computed_tokens == sequence.num_tokens
         assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
         check_tables(scheduler._blocks, sequence.sequence_id, sequence.num_computed_tokens)
-    waiting = (*scheduler.returning, *fresh, *scheduler._loading, *scheduler._parked)
+    waiting = (*scheduler.returning, *fresh, *scheduler._loading)
     assert all(sequence.num_computed_tokens == 0 for sequence in waiting), "a waiting sequence is computed"
 
 

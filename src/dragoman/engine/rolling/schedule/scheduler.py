@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from itertools import chain, count
 from operator import attrgetter
 from time import perf_counter
@@ -80,8 +81,7 @@ class Scheduler:
             config.max_num_seqs, self.running, self.queue, self._admission, self._pacer, clock
         )
         self._suspects = Suspects()
-        self._has_suspects = False  # its group alone runs, and no other begins
-        self._parked: list[Sequence] = []  # while there are suspects: begun sequences of other groups
+        self._has_suspects = False  # the first one's group alone runs, and no other begins
 
     def note_progress(self) -> None:
         if self.progress.is_asked:
@@ -132,10 +132,7 @@ class Scheduler:
             del self.groups[sequence.group.key]
 
     def _enqueue(self, sequence: Sequence) -> None:
-        if self._has_suspects and self._is_parked(sequence):
-            self._parked.append(sequence)
-        else:
-            insort(self.returning, sequence, key=_RANK)
+        insort(self.returning, sequence, key=_RANK)
 
     def _dequeue(self, sequence: Sequence) -> None:
         group = sequence.group
@@ -150,7 +147,7 @@ class Scheduler:
         elif sequence in self._loading:
             self._loading.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING and group.has_begun:
-            (self._parked if self._is_parked(sequence) else self.returning).remove(sequence)
+            self.returning.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
             self.queue.remove(group)
         if group.has_begun:
@@ -159,7 +156,7 @@ class Scheduler:
 
     def _pending(self) -> Counter[str]:
         tally: Counter[str] = Counter()
-        for sequence in chain(self.running, self.returning, self._loading, self._parked):
+        for sequence in chain(self.running, self.returning, self._loading):
             tally[sequence.group.request.caller] += sequence.num_generated_tokens
         return tally
 
@@ -170,25 +167,18 @@ class Scheduler:
         if not self._suspects.begin(groups, self._stats.num_steps):
             return False
         self._has_suspects = True
-        self._share_out()
+        self._preempt_all()
         return True
 
     def _clear_suspects(self) -> None:
         while self._suspects and self._suspects.is_cleared(self._suspects.current_key in self.groups):
             self._suspects.go_on(self._stats.num_steps)
             self._has_suspects = bool(self._suspects)
-            self._share_out()
+            self._preempt_all()
 
-    def _share_out(self) -> None:
+    def _preempt_all(self) -> None:
         for sequence in reversed(self.running):
             self.preempt(sequence)
-        sequences = [*self._parked, *self.returning]
-        self._parked, self.returning = [], deque()
-        for sequence in sequences:
-            self._enqueue(sequence)
-
-    def _is_parked(self, sequence: Sequence) -> bool:
-        return self._has_suspects and sequence.group.key != self._suspects.current_key
 
     def fork(self, group: SequenceGroup) -> None:
         """Start the group's other sequences, which share the prompt's blocks; those without a place are queued."""
@@ -310,7 +300,7 @@ class Scheduler:
         """(decoding sequences, sequences with a prompt to compute); the background counts only if there are no others."""
         running, num_waiting = self.running, self._num_waiting
         if self._has_background:
-            waiting = chain(self.returning, (group.sequences[0] for group in self._beginners))
+            waiting = chain(self._begun, (group.sequences[0] for group in self._beginners))
             others = [sequence for sequence in running if not sequence.group.is_background]
             num_others = sum(not sequence.group.is_background for sequence in waiting)
             if others or num_others:
@@ -321,7 +311,14 @@ class Scheduler:
 
     @property
     def _num_waiting(self) -> int:
-        return len(self.returning) + len(self._beginners)
+        return len(self._begun) + len(self._beginners)
+
+    @property
+    def _begun(self) -> Rows[Sequence]:
+        """The waiting sequences of requests that have begun, and may run now."""
+        if not self._has_suspects:
+            return self.returning
+        return [sequence for sequence in self.returning if sequence.group.key == self._suspects.current_key]
 
     @property
     def _beginners(self) -> FairQueue | tuple[()]:
@@ -333,9 +330,10 @@ class Scheduler:
 
     def _next_waiting(self) -> Sequence:
         """The first that has begun before, unless another is more urgent."""
-        if self._beginners and not (self.returning and -self.returning[0].rank[0] >= self.queue.priority):
+        begun = self._begun
+        if self._beginners and not (begun and -begun[0].rank[0] >= self.queue.priority):
             return self.queue.head().sequences[0]
-        return self.returning[0]
+        return begun[0]
 
     def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
         batch = ScheduledBatch(prefill_budget=prefill_budget)
@@ -471,7 +469,7 @@ class Scheduler:
     def _take_out(self, sequence: Sequence) -> None:
         group = sequence.group
         if group.has_begun:
-            self.returning.popleft()
+            self.returning.remove(sequence)
             return
         self.queue.remove(group)
         group.begin(next(self._beginnings))
