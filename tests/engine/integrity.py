@@ -39,7 +39,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     fresh = [group.sequences[0] for group in scheduler.queue]
     assert len(fresh) == len(scheduler.queue), "the queue has lost count"
     assert not any(sequence.group.has_begun for sequence in fresh), "a request waits that has begun"
-    ids = [sequence.sequence_id for sequence in (*begun, *fresh, *scheduler._loading)]
+    ids = [sequence.sequence_id for sequence in (*begun, *fresh)]
     assert len(set(ids)) == len(ids), "a sequence is in two queues"
     assert len(scheduler.running) <= scheduler._config.max_num_seqs, "too many sequences run"
     known = [sequence for group in scheduler.groups.values() for sequence in group.live_sequences()]
@@ -50,7 +50,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
         is_idle = sequence.num_computed_tokens == sequence.num_tokens
         assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
         check_tables(scheduler._blocks, sequence.sequence_id, sequence.num_computed_tokens)
-    waiting = (*scheduler.returning, *fresh, *scheduler._loading)
+    waiting = (*scheduler.returning, *fresh)
     assert all(sequence.num_computed_tokens == 0 for sequence in waiting), "a waiting sequence is computed"
 
 

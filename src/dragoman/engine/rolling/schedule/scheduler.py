@@ -69,10 +69,10 @@ class Scheduler:
         self._prefixes = Prefixes(config, blocks, self.pieces, None if stored is None else stored.loads)
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
-        self.returning: deque[Sequence] = deque()  # of requests that have begun: preempted, or forked without a place
+        # Of requests that have begun: preempted, forked without a place, or waiting for blocks from disk.
+        self.returning: deque[Sequence] = deque()
         self.queue = FairQueue(self._pending)
         self._stored = stored
-        self._loading: list[Sequence] = []  # of requests that have begun: they wait for blocks from disk
         self._is_stalled = False  # no sequence can run before a load has ended
         self._beginnings = count()
         match_stored = None if stored is None else stored.loads.match
@@ -85,7 +85,7 @@ class Scheduler:
 
     def note_progress(self) -> None:
         if self.progress.is_asked:
-            self.progress.look((*self.returning, *self._loading))
+            self.progress.look(self.returning)
 
     @property
     def has_work(self) -> bool:
@@ -144,8 +144,6 @@ class Scheduler:
                 self._stored.keeper.note_answer(sequence.digests, num_full, group.request.cache_keep_s)
             self.running.remove(sequence)
             self._blocks.free(sequence.sequence_id)
-        elif sequence in self._loading:
-            self._loading.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING and group.has_begun:
             self.returning.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
@@ -156,7 +154,7 @@ class Scheduler:
 
     def _pending(self) -> Counter[str]:
         tally: Counter[str] = Counter()
-        for sequence in chain(self.running, self.returning, self._loading):
+        for sequence in chain(self.running, self.returning):
             tally[sequence.group.request.caller] += sequence.num_generated_tokens
         return tally
 
@@ -237,8 +235,6 @@ class Scheduler:
         Mutates: drafts, block tables, queues. Call `end_step` after the step.
         """
         self._is_stalled = False
-        if self._loading:
-            self._take_loaded()
         if self._has_suspects:
             self._clear_suspects()
         if self._long_context_from is not None:
@@ -267,7 +263,7 @@ class Scheduler:
             self.preempt(self.running[-1])
             batch = self._schedule(None)
         if not batch and self.groups:
-            self._is_stalled = self._stored is not None and self._stored.loads.is_reading
+            self._is_stalled = self._is_reading
         if not batch and self.has_work:
             raise RuntimeError(f"{len(self.running)} running and {self._num_waiting} waiting sequences, none can run")
         if self._speculation is not None:
@@ -316,9 +312,18 @@ class Scheduler:
     @property
     def _begun(self) -> Rows[Sequence]:
         """The waiting sequences of requests that have begun, and may run now."""
-        if not self._has_suspects:
+        if not self._has_suspects and not self._is_reading:
             return self.returning
-        return [sequence for sequence in self.returning if sequence.group.key == self._suspects.current_key]
+        return [sequence for sequence in self.returning if self._may_run(sequence)]
+
+    def _may_run(self, sequence: Sequence) -> bool:
+        if self._has_suspects and sequence.group.key != self._suspects.current_key:
+            return False
+        return self._stored is None or not self._stored.loads.is_loading(sequence)
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._stored is not None and self._stored.loads.is_reading
 
     @property
     def _beginners(self) -> FairQueue | tuple[()]:
@@ -501,16 +506,17 @@ class Scheduler:
                 return False
             if not loads.begin(sequence, prefix, length, self._pacer.prompt_token_s):
                 return False
-        self._take_out(sequence)
-        self._loading.append(sequence)
+        if not sequence.group.has_begun:
+            self._take_out(sequence)
+            self._enqueue(sequence)
         return True
 
-    def _take_loaded(self) -> None:
-        assert self._stored is not None
-        ended = [one for one in self._loading if not self._stored.loads.is_loading(one)]
-        for sequence in ended:
-            self._loading.remove(sequence)
-            self._enqueue(sequence)
+    @property
+    def _loading(self) -> list[Sequence]:
+        """Waiting sequences whose blocks are being read: they keep their places."""
+        if self._stored is None or not self._is_reading:
+            return []
+        return [sequence for sequence in self.returning if self._stored.loads.is_loading(sequence)]
 
     def _give_back_loaded(self) -> bool:
         return self._stored is not None and self._stored.loads.give_back()
