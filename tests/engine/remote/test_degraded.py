@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.remote.answer import Retokeniser, prompt_text
+from dragoman.engine.remote.answer import Retokeniser
 from dragoman.errors import EngineFailed, InvalidRequest, UnsupportedFeature
 from dragoman.types import FinishReason, RepetitionDetection
 from tests.contract.asking import run
@@ -108,7 +108,7 @@ def test_tokens_that_no_text_stands_for_are_refused() -> None:
 @pytest.mark.parametrize("written", [PROMPT, " leading", "a\n\nb", "日本 \U0001f409", "<unk> as text"])
 def test_prompts_survive_the_way_through_text(written: str) -> None:
     ids = tuple(TOKENIZER.encode(written))
-    assert tuple(TOKENIZER.encode(prompt_text(ids, TOKENIZER))) == ids
+    assert tuple(TOKENIZER.encode(Retokeniser(TOKENIZER).prompt_text(ids))) == ids
 
 
 def test_control_tokens_in_an_answer_are_written_as_text() -> None:

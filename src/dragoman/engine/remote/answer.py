@@ -141,7 +141,7 @@ def _number(value: float | None) -> float:
 
 
 class Retokeniser:
-    """Turns text of upstreams that send no token ids into ids that decode to exactly that text.
+    """Turns ids into text for upstreams that take no ids, and text of those that send none into ids that decode to it.
 
     The tokens that the upstream's model chose cannot be found.
     """
@@ -179,14 +179,14 @@ class Retokeniser:
             return None
         return ids if b"".join(map(tokenizer.token_bytes, ids)) == text.encode("utf-8", "replace") else None
 
-
-def prompt_text(prompt_ids: tuple[int, ...], tokenizer: Tokenizer) -> str:
-    """The text that an upstream encodes to these ids; it adds begin-of-sequence itself. Raises: InvalidRequest."""
-    for begin in (0, 1):
-        text = tokenizer.decode(prompt_ids[begin:], skip_special_tokens=False)
-        if tuple(tokenizer.encode(text)) == prompt_ids:
-            return text
-    raise InvalidRequest(
-        "prompt cannot be sent as text, the only form the upstream accepts, because the text would be tokenized differently",
-        param="prompt",
-    )
+    def prompt_text(self, prompt_ids: tuple[int, ...]) -> str:
+        """The text that an upstream encodes to these ids; it adds begin-of-sequence itself. Raises: InvalidRequest."""
+        for begin in (0, 1):
+            text = self._tokenizer.decode(prompt_ids[begin:], skip_special_tokens=False)
+            if tuple(self._tokenizer.encode(text)) == prompt_ids:
+                return text
+        raise InvalidRequest(
+            "prompt cannot be sent as text, the only form the upstream accepts, because the text would be tokenized "
+            "differently",
+            param="prompt",
+        )

@@ -10,7 +10,7 @@ import heapq
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -20,9 +20,9 @@ from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health,
 from dragoman.engine.beams import OneTokenBeams
 from dragoman.engine.life import Delivering, Enough, OnLoop, Put
 from dragoman.engine.ranking import Ranking
-from dragoman.engine.remote.answer import SequenceAnswer, prompt_logprobs, told_ids
+from dragoman.engine.remote.answer import Retokeniser, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
-from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.profile import Common, Profile
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, Trace, body, prompt_body
 from dragoman.errors import CapacityError, EngineDead, EngineFailed, InvalidRequest, ServerError
@@ -31,20 +31,6 @@ from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, P
 logger = logging.getLogger(__name__)
 
 _REST_S = 1.0  # wait for a stream's end once all its sequences have ended
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """The form of requests to upstreams and of their answers. `has_n`: a request can ask for several sequences.
-
-    `text_of` turns prompt ids into text, and raises InvalidRequest where it cannot; None = upstreams take ids. `ids_of`
-    turns text into ids; None = upstreams send ids. `mended` fills in ids that upstreams leave out.
-    """
-
-    has_n: bool
-    text_of: Callable[[tuple[int, ...]], str] | None = None
-    ids_of: Callable[[str], list[int]] | None = None
-    mended: Callable[[str, list[int]], list[int]] | None = None
 
 
 class _Run:
@@ -111,12 +97,14 @@ class RemoteEngine(Delivering):
     """Sends requests to the upstreams of `fleet`, `max_running` of them at a time; the others wait, most urgent first."""
 
     def __init__(
-        self, fleet: Fleet, capabilities: Capabilities, tools: EngineTools, ways: Ways, max_running: int
+        self, fleet: Fleet, common: Common, tools: EngineTools, retokeniser: Retokeniser, max_running: int
     ) -> None:
+        """`common`: the form of requests to upstreams, and of their answers."""
         self._fleet = fleet
-        self._capabilities = capabilities
+        self._common = common
+        self._capabilities = common.capabilities
         self._tools = tools
-        self._ways = ways
+        self._retokeniser = retokeniser
         self._places = _Places(max_running)
         self._life = OnLoop()
         self._has_started = False
@@ -212,9 +200,8 @@ class RemoteEngine(Delivering):
 
     async def _ask_for_several(self, run: _Run, count: int) -> None:
         """Generate `count` sequences, in one answer if upstreams can, else in one each with consecutive seeds."""
-        if (
-            self._ways.has_n and not run.request.sampling.is_greedy
-        ):  # some servers refuse several greedy sequences, which are equal
+        # Some servers refuse several greedy sequences, which are equal.
+        if self._common.has_n and not run.request.sampling.is_greedy:
             await self._ask(run, 0, count)
             return
         await together(self._ask(run, index, 1) for index in range(count))
@@ -254,8 +241,7 @@ class RemoteEngine(Delivering):
         logprobs = request.sampling.logprobs
         if logprobs is None and request.is_ranked:
             logprobs = 0
-        by_ids = self._ways.ids_of is None
-        ask = Ask(self._prompt(request), request, count, request.seed + first, logprobs, by_ids)
+        ask = Ask(self._prompt(request), request, count, request.seed + first, logprobs, self._common.gives_ids)
         sequences = [self._sequence(request, index) for index in range(first, first + count)]
 
         async def read_first(upstream: Upstream) -> Stream:
@@ -269,17 +255,16 @@ class RemoteEngine(Delivering):
 
     def _sequence(self, request: EngineRequest, index: int) -> SequenceAnswer:
         criterion = self._tools.criterion_of(request)
-        return SequenceAnswer(request, index, self._token_ids, criterion, sees_ends=self._ways.ids_of is None)
+        return SequenceAnswer(request, index, self._token_ids, criterion, sees_ends=self._common.gives_ids)
 
     def _token_ids(self, choice: Choice) -> list[int]:
-        ways = self._ways
-        if ways.ids_of is not None:
-            return ways.ids_of(choice.text)
+        if not self._common.gives_ids:
+            return self._retokeniser.ids(choice.text)
         told = told_ids(choice)
-        return told if ways.mended is None else ways.mended(choice.text, told)
+        return self._retokeniser.mended(choice.text, told) if self._common.loses_ids else told
 
     def _prompt(self, request: EngineRequest) -> tuple[int, ...] | str:
-        return request.prompt_ids if self._ways.text_of is None else self._ways.text_of(request.prompt_ids)
+        return request.prompt_ids if self._common.takes_ids else self._retokeniser.prompt_text(request.prompt_ids)
 
 
 async def _read(

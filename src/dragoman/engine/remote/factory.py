@@ -155,22 +155,17 @@ class LoadedRemote:
     common: Common
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        from dragoman.engine.remote.answer import Retokeniser, prompt_text
-        from dragoman.engine.remote.engine import RemoteEngine, Ways
+        from dragoman.engine.remote.answer import Retokeniser
+        from dragoman.engine.remote.engine import RemoteEngine
         from dragoman.engine.remote.fleet import Fleet
         from dragoman.engine.remote.upstream import Upstream
 
-        options, shared, tokenizer = self.options, self.common, self.tokenizer
+        options = self.options
         upstreams = [Upstream(url, options.timeout_s, self.profiles.get(url)) for url in options.urls]
         fleet = Fleet(upstreams, options.api_key, self._greet, options.hedge_after_s)
-        ways = Ways(
-            shared.has_n,
-            text_of=None if shared.takes_ids else lambda ids: prompt_text(ids, tokenizer),
-            ids_of=None if shared.gives_ids else Retokeniser(tokenizer).ids,
-            mended=Retokeniser(tokenizer).mended if shared.loses_ids else None,
-        )
-        capabilities = replace(shared.capabilities, cache_key=len(upstreams) > 1)
-        engine = RemoteEngine(fleet, capabilities, tools, ways, options.max_running)
+        capabilities = replace(self.common.capabilities, cache_key=len(upstreams) > 1)
+        common = replace(self.common, capabilities=capabilities)
+        engine = RemoteEngine(fleet, common, tools, Retokeniser(self.tokenizer), options.max_running)
         return BuiltEngine(engine, self._facts(), "")
 
     async def _greet(self, upstream: Upstream) -> None:
