@@ -41,7 +41,7 @@ def read_selftest(words: ReadWords) -> SelftestArguments | None:
 def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     from dragoman.host.loading import check_rolling, citing, engine_setup, generates
     from dragoman.tokenizer.hf_tokenizer import load_tokenizer
-    from dragoman.tools.selftest.checks import report_json, report_text
+    from dragoman.tools.selftest.checks import Trial, report_json, report_text
     from dragoman.tools.selftest.generating import self_test
     from dragoman.tools.selftest.pooling import pooling_test
 
@@ -50,11 +50,10 @@ def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     tokenizer = load_tokenizer(config.model_dir)
     setup = engine_setup(config)
     with citing(config):
-        if generates(config):
-            encode = partial(tokenizer.encode, add_special_tokens=False)
-            found = self_test(config.name, setup, encode, console.display, is_quick=asked.quick)
-        else:
-            found = pooling_test(config.name, setup, tokenizer.encode, console.display, is_quick=asked.quick)
+        writes = generates(config)
+        encode = partial(tokenizer.encode, add_special_tokens=not writes)
+        trial = Trial(config.name, setup, encode, console.display, asked.quick)
+        found = self_test(trial) if writes else pooling_test(trial)
     console.display.finish()
     console.stdout.write((report_json if asked.json else report_text)(found))
     return FAILED if found.is_off else 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import msgspec
 
+from dragoman.engine.factory import EngineSetup, Progress
 from dragoman.tools.text_table import aligned
 
 Encode = Callable[[str], Sequence[int]]
@@ -29,11 +31,25 @@ class Check(msgspec.Struct, frozen=True):
         """A finished check. `why`: the meaning of a failure."""
         return cls(name, "ok" if is_ok else "off", found, allowed, "" if is_ok else why)
 
-    @classmethod
-    def skipped(cls, name: str, needless: str, *, is_quick: bool) -> Check | None:
-        """The skipped check, None if it must run. `needless`: the reason why it is not needed, "" = it is."""
-        why = needless or ("it loads the model again, which --quick leaves out" if is_quick else "")
-        return cls(name, "skipped", why=why) if why else None
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The subject of a self-test: a model by its engine's settings. `is_quick`: without loading it again."""
+
+    name: str
+    setup: EngineSetup
+    encode: Encode
+    progress: Progress
+    is_quick: bool
+
+    def skipped(self, check: str, needless: str) -> Check | None:
+        """The check that would load the model again; None if it must run. `needless`: why it need not, "" = it must."""
+        why = needless or ("it loads the model again, which --quick leaves out" if self.is_quick else "")
+        return Check(check, "skipped", why=why) if why else None
+
+    def setup_with(self, **options: Any) -> EngineSetup:
+        """The settings with other values of these options."""
+        return replace(self.setup, options={**self.setup.options, **options}, progress=self.progress)
 
 
 class SelfTest(msgspec.Struct, frozen=True):

@@ -13,7 +13,6 @@ from time import perf_counter
 
 import numpy as np
 
-from dragoman.engine.factory import EngineSetup, Progress
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
@@ -23,7 +22,7 @@ from dragoman.models import LoadedModel
 from dragoman.models.facts import ExpertFacts
 from dragoman.tools.evaluate import Measures, WindowReader, cut_text, evaluate, load, piece_tokens
 from dragoman.tools.memory_speed import memory_bandwidth
-from dragoman.tools.selftest.checks import TEXTS, Check, Encode, SelfTest
+from dragoman.tools.selftest.checks import TEXTS, Check, Encode, SelfTest, Trial
 from dragoman.tools.selftest.parity import LONG_ANSWER, Parity, StepLoop, request
 
 EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-3, 0.1  # nats, in f32 and in other types
@@ -38,37 +37,35 @@ MOST_ROW_COST = 1.0  # cost of a further row, in steps of one row: above, batchi
 _GIGABYTE = 1e9
 
 
-def self_test(name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False) -> SelfTest:
-    """All checks of a model. `is_quick`: without loading it again. Raises: ModelError, EngineOptionError, ServerError."""
-    loaded = factory.load(setup)
+def self_test(trial: Trial) -> SelfTest:
+    """All checks of a model. Raises: ModelError, EngineOptionError, ServerError."""
+    loaded = factory.load(trial.setup)
     model = loaded.model
     limits = limits_of(loaded.options, model.facts, model.profile, loaded.max_model_len)
     begin = perf_counter()
-    checks = list(_checks(model, setup, limits, encode, progress, is_quick=is_quick))
-    return SelfTest(name, model.stored_as or model.options.weight_type, round(perf_counter() - begin, 2), checks)
+    checks = list(_checks(model, limits, trial))
+    return SelfTest(trial.name, model.stored_as or model.options.weight_type, round(perf_counter() - begin, 2), checks)
 
 
-def _checks(
-    model: LoadedModel, setup: EngineSetup, limits: RollingConfig, encode: Encode, progress: Progress, *, is_quick: bool
-) -> Iterator[Check]:
-    prompts = prompts_of(encode, model.facts.max_position)
+def _checks(model: LoadedModel, limits: RollingConfig, trial: Trial) -> Iterator[Check]:
+    prompts = prompts_of(trial.encode, model.facts.max_position)
     # no pacing and no prefix cache
     limits = replace(limits, max_num_seqs=max(limits.max_num_seqs, ROWS), prefix_cache="off", max_slowdown=0.0)
-    progress("comparing answers", 0.0)
+    trial.progress("comparing answers", 0.0)
     runner = OpenVinoRunner(model, num_blocks(prompts, model.profile.block_size))
     try:
         tolerance = EXACT_TOLERANCE if model.profile.is_exact else ROUNDED_TOLERANCE
         yield from Parity(runner, limits, prompts, tolerance).checks()
-        progress("measuring steps", 0.5)
-        weights = 0 if has_experts(model) else factory.needs(setup).weights
+        trial.progress("measuring steps", 0.5)
+        weights = 0 if has_experts(model) else factory.needs(trial.setup).weights
         bandwidth = memory_bandwidth(model.options.num_threads or os.cpu_count() or 1)
         yield from speed_checks(runner, limits, prompts[-1], weights, bandwidth)
     finally:
         runner.close()
     text = [token for prompt in prompts for token in prompt]
-    yield _kept_check(model, setup, text, progress, is_quick=is_quick)
-    yield _reference_check(model, setup, text, progress, is_quick=is_quick)
-    progress("comparing answers", 1.0)
+    yield _kept_check(model, text, trial)
+    yield _reference_check(model, text, trial)
+    trial.progress("comparing answers", 1.0)
 
 
 def prompts_of(encode: Encode, max_position: int) -> list[list[int]]:
@@ -88,15 +85,13 @@ def has_experts(model: LoadedModel) -> bool:
     return any(isinstance(layer.mlp, ExpertFacts) for layer in model.facts.layers)
 
 
-def _kept_check(
-    model: LoadedModel, setup: EngineSetup, text: Sequence[int], progress: Progress, *, is_quick: bool
-) -> Check:
+def _kept_check(model: LoadedModel, text: Sequence[int], trial: Trial) -> Check:
     """Check that a kept graph computes the same as a new one."""
     name = "kept graph as built anew"
     needless = "" if model.from_cache else "the graph was built now, none was kept"
-    if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:
+    if (skipped := trial.skipped(name, needless)) is not None:
         return skipped
-    built = load(replace(setup, options={**setup.options, "cache_dir": None}), progress)
+    built = load(trial.setup_with(cache_dir=None), trial.progress)
     tokens = list(text[: min(len(text), model.facts.max_position)])
     largest = max_difference(model, built, tokens)
     why = "" if largest == 0 else "the kept graph is of another build, or was damaged: remove it from cache_dir"
@@ -111,17 +106,14 @@ def max_difference(one: LoadedModel, other: LoadedModel, tokens: Sequence[int]) 
         return max(float(np.max(np.abs(mine[1] - theirs[1]))) for mine, theirs in pairs)
 
 
-def _reference_check(
-    model: LoadedModel, setup: EngineSetup, text: Sequence[int], progress: Progress, *, is_quick: bool
-) -> Check:
+def _reference_check(model: LoadedModel, text: Sequence[int], trial: Trial) -> Check:
     """Check the distance of the model from itself in f32."""
     name, stored = "stored weights as f32", model.options.weight_type
-    needless = "the weights are f32" if stored == "f32" else ""
-    if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:
+    if (skipped := trial.skipped(name, "the weights are f32" if stored == "f32" else "")) is not None:
         return skipped
-    exact = replace(setup, options={**setup.options, "dtype": "f32"})
+    exact = load(trial.setup_with(dtype="f32"), trial.progress)
     windows = cut_text(list(text), min(model.facts.max_position, 2 * _LONGEST_PROMPT), None)
-    found = evaluate(model, windows, progress, load(exact, progress))
+    found = evaluate(model, windows, trial.progress, exact)
     return reference_check(name, found, MOST_DIVERGENCE[stored])
 
 

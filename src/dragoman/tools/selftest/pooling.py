@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from dragoman.engine.factory import EngineSetup, Progress
 from dragoman.engine.pooling import LoadedPooling, PoolingFactory
 from dragoman.models.pooling.model import LoadedPooler
-from dragoman.tools.selftest.checks import TEXTS, Check, Encode, SelfTest
+from dragoman.tools.selftest.checks import TEXTS, Check, Encode, SelfTest, Trial
 from dragoman.types import PooledText
 
 EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-5, 2e-3  # of 1 - cosine, or of a score; in f32 and in other types
@@ -21,26 +19,22 @@ MOST_DISTANCE = {"bf16": 0.01, "f16": 0.01, "int8": 0.02, "int4": 0.15}  # from 
 _RUNS = 3
 
 
-def pooling_test(
-    name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False
-) -> SelfTest:
-    """All checks of a model. `is_quick`: without those that load it again. Raises: ModelError, EngineOptionError."""
-    loaded = PoolingFactory().load(replace(setup, progress=progress))
+def pooling_test(trial: Trial) -> SelfTest:
+    """All checks of a model. Raises: ModelError, EngineOptionError."""
+    loaded = PoolingFactory().load(trial.setup_with())
     begin = perf_counter()
     try:
-        checks = list(_checks(loaded, setup, encode, progress, is_quick=is_quick))
+        checks = list(_checks(loaded, trial))
     finally:
         loaded.pooler.close()
-    return SelfTest(name, f"{loaded.stored.weight_type} weights", round(perf_counter() - begin, 2), checks)
+    return SelfTest(trial.name, f"{loaded.stored.weight_type} weights", round(perf_counter() - begin, 2), checks)
 
 
-def _checks(
-    loaded: LoadedPooling, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool
-) -> Iterator[Check]:
+def _checks(loaded: LoadedPooling, trial: Trial) -> Iterator[Check]:
     pooler, stored = loaded.pooler, loaded.stored.weight_type
-    texts = texts_of(encode, pooler.max_tokens)
+    texts = texts_of(trial.encode, pooler.max_tokens)
     tolerance = EXACT_TOLERANCE if stored == "f32" else ROUNDED_TOLERANCE
-    progress("comparing rows", 0.0)
+    trial.progress("comparing rows", 0.0)
     alone, alone_s = _rows(pooler, [[text] for text in texts])
     together, together_s = _rows(pooler, [texts])
     yield distance_check("batched as alone", distance(alone, together, pooler), tolerance)
@@ -53,8 +47,8 @@ def _checks(
     yield distinct_check(together, pooler)
     num_tokens = sum(len(text.token_ids) for text in texts)
     yield speed_check(num_tokens, alone_s, together_s)
-    yield _reference_check(together, loaded, setup, texts, progress, is_quick=is_quick)
-    progress("comparing rows", 1.0)
+    yield _reference_check(together, stored, texts, trial)
+    trial.progress("comparing rows", 1.0)
 
 
 def texts_of(encode: Encode, max_tokens: int) -> list[PooledText]:
@@ -114,21 +108,11 @@ def speed_check(num_tokens: int, alone_s: float, together_s: float) -> Check:
     return Check.judged("texts in a batch", is_ok, found, "not much slower together", why)
 
 
-def _reference_check(
-    rows: Any,
-    loaded: LoadedPooling,
-    setup: EngineSetup,
-    texts: Sequence[PooledText],
-    progress: Progress,
-    *,
-    is_quick: bool,
-) -> Check:
-    name, stored = "stored weights as f32", loaded.stored.weight_type
-    needless = "the weights are f32" if stored == "f32" else ""
-    if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:
+def _reference_check(rows: Any, stored: str, texts: Sequence[PooledText], trial: Trial) -> Check:
+    name = "stored weights as f32"
+    if (skipped := trial.skipped(name, "the weights are f32" if stored == "f32" else "")) is not None:
         return skipped
-    exact = replace(setup, options={**setup.options, "dtype": "f32"}, progress=progress)
-    reference = PoolingFactory().load(exact).pooler
+    reference = PoolingFactory().load(trial.setup_with(dtype="f32")).pooler
     try:
         found = distance(_rows(reference, [texts])[0], rows, reference)
     finally:
