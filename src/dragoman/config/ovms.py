@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,9 @@ _SAME = {  # name there -> key here, for options with equal values
     "best_of_limit": "option.max_best_of",
     "enable_prefix_caching": "option.enable_prefix_caching",
 }
+_SAME_PROPERTIES = {
+    "INFERENCE_NUM_THREADS": "option.threads", "CACHE_DIR": "option.cache_dir", "prompt_lookup": "option.prompt_lookup",
+}  # fmt: skip
 _TOOL_PARSERS = {
     "hermes3": "hermes", "llama3": "llama3_json", "phi4": "phi4_mini_json", "mistral": "mistral", "gptoss": "gpt_oss",
     "qwen3coder": "qwen3_coder", "lfm2": "lfm2", "devstral": "mistral_args",
@@ -102,7 +105,7 @@ class _Reader:
         self._path = path
         self._directory = directory
         self._found = found
-        self._special: Mapping[str, Callable[[str, str, str], None]] = {
+        self._special: Mapping[str, Callable[[Given], None]] = {
             "cache_size": self._cache_size,
             "draft_models_path": self._draft,
             "draft_eagle3_mode": self._eagle,
@@ -113,89 +116,89 @@ class _Reader:
         }
 
     def read(self, one: Field) -> None:
-        source = f"{self._path} line {one.line}"
-        text = one.value if isinstance(one.value, str) else "{...}"
-        if one.name in self._special and isinstance(one.value, str):
-            self._special[one.name](one.name, text, source)
-        elif one.name in _SAME and isinstance(one.value, str):
-            self._give(one.name, _SAME[one.name], text, source)
+        is_text = isinstance(one.value, str)
+        written = Given(one.name, "", str(one.value) if is_text else "{...}", f"{self._path} line {one.line}")
+        if one.name in self._special and is_text:
+            self._special[one.name](written)
+        elif one.name in _SAME and is_text:
+            self._give(written, _SAME[one.name], written.text)
         elif one.name in _FOREIGN:
-            self._note(_FOREIGN[one.name], one.name, text, source)
+            self._note(written, _FOREIGN[one.name])
         else:
-            self._report(one.name, text, source, "it is unknown")
+            self._report(written, "it is unknown")
 
-    def _give(self, name: str, key: str, text: str, source: str) -> None:
+    def _give(self, written: Given, key: str, text: str) -> None:
         if text:
-            self._found.givens.append(Given(name, key, text, source))
+            self._found.givens.append(replace(written, key=key, text=text))
 
-    def _note(self, option: ForeignOption, name: str, text: str, source: str) -> None:
-        if not option.is_harmless(text):
-            self._report(name, text, source, option.reason)
+    def _note(self, written: Given, option: ForeignOption) -> None:
+        if not option.is_harmless(written.text):
+            self._report(written, option.reason)
 
-    def _report(self, name: str, text: str, source: str, reason: str) -> None:
-        self._found.notices.append(f"{name}={text} ({source}): no effect here; {reason}")
+    def _report(self, written: Given, reason: str) -> None:
+        self._found.notices.append(f"{_cited(written)}: no effect here; {reason}")
 
-    def _cache_size(self, name: str, text: str, source: str) -> None:
-        if text != "0":  # as large as memory allows
-            self._give(name, "option.kv_cache_gb", text, source)
+    def _cache_size(self, written: Given) -> None:
+        if written.text != "0":  # as large as memory allows
+            self._give(written, "option.kv_cache_gb", written.text)
 
-    def _draft(self, name: str, text: str, source: str) -> None:
-        if text:
-            self._give(name, "option.draft_model", str(self._directory / text), source)
+    def _draft(self, written: Given) -> None:
+        if written.text:
+            self._give(written, "option.draft_model", str(self._directory / written.text))
 
-    def _eagle(self, name: str, text: str, source: str) -> None:
-        if text.lower() not in OFF:
-            self._found.problems.append(f"{name}={text} ({source}): draft models of this kind do not run here")
+    def _eagle(self, written: Given) -> None:
+        if written.text.lower() not in OFF:
+            self._found.problems.append(f"{_cited(written)}: draft models of this kind do not run here")
 
-    def _tool_parser(self, name: str, text: str, source: str) -> None:
-        self._parser(name, "option.tool_call_parser", _TOOL_PARSERS, (text, source))
+    def _tool_parser(self, written: Given) -> None:
+        self._parser(written, "option.tool_call_parser", _TOOL_PARSERS)
 
-    def _reasoning_parser(self, name: str, text: str, source: str) -> None:
-        self._parser(name, "option.reasoning_parser", _REASONING_PARSERS, (text, source))
+    def _reasoning_parser(self, written: Given) -> None:
+        self._parser(written, "option.reasoning_parser", _REASONING_PARSERS)
 
-    def _response_parser(self, name: str, text: str, source: str) -> None:
-        self._tool_parser(name, text, source)
-        if text in _REASONING_PARSERS:
-            self._reasoning_parser(name, text, source)
+    def _response_parser(self, written: Given) -> None:
+        self._tool_parser(written)
+        if written.text in _REASONING_PARSERS:
+            self._reasoning_parser(written)
 
-    def _parser(self, name: str, key: str, known: Mapping[str, str], written: tuple[str, str]) -> None:
-        text, source = written
-        if text in known:
-            self._give(name, key, known[text], source)
-        elif text:
-            self._report(name, text, source, f"the chat template tells it, or {key}")
+    def _parser(self, written: Given, key: str, known: Mapping[str, str]) -> None:
+        if written.text in known:
+            self._give(written, key, known[written.text])
+        elif written.text:
+            self._report(written, f"the chat template tells it, or {key}")
 
-    def _plugin_config(self, name: str, text: str, source: str) -> None:
+    def _plugin_config(self, written: Given) -> None:
         try:
-            properties = json.loads(text) if text.strip() else {}
+            properties = json.loads(written.text) if written.text.strip() else {}
         except (ValueError, RecursionError):
             properties = None
         if not isinstance(properties, dict):
-            self._found.problems.append(f"{name}={text} ({source}): must be a JSON object")
+            self._found.problems.append(f"{_cited(written)}: must be a JSON object")
             return
-        for key, value in properties.items():
-            self._property(key, value if isinstance(value, str) else json.dumps(value), source)
+        for name, value in properties.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            self._property(Given(name, "", text, f"{written.source}, plugin_config"))
 
-    def _property(self, name: str, text: str, source: str) -> None:
-        where = f"{source}, plugin_config"
+    def _property(self, written: Given) -> None:
+        name, text = written.name, written.text
         if name in ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"):
-            self._cache_type(name, text, where)
-        elif name == "INFERENCE_NUM_THREADS":
-            self._give(name, "option.threads", text, where)
-        elif name == "CACHE_DIR":
-            self._give(name, "option.cache_dir", text, where)
-        elif name == "prompt_lookup":
-            self._give(name, "option.prompt_lookup", text, where)
+            self._cache_type(written)
+        elif name in _SAME_PROPERTIES:
+            self._give(written, _SAME_PROPERTIES[name], text)
         elif (name, text.lower()) == ("INFERENCE_PRECISION_HINT", "f32"):
-            self._give(name, "option.dtype", "f32", where)
+            self._give(written, "option.dtype", "f32")
         else:
-            self._note(_PROPERTIES.get(name, ForeignOption(name, REASONS["runtime"])), name, text, where)
+            self._note(written, _PROPERTIES.get(name, ForeignOption(name, REASONS["runtime"])))
 
-    def _cache_type(self, name: str, text: str, source: str) -> None:
-        known = _CACHE_TYPES.get(text.lower())
+    def _cache_type(self, written: Given) -> None:
+        known = _CACHE_TYPES.get(written.text.lower())
         if known is None:
-            self._report(name, text, source, "the smallest type of the cache is u8, see option.kv_dtype")
-        self._give(name, "option.kv_dtype", known or "u8", source)
+            self._report(written, "the smallest type of the cache is u8, see option.kv_dtype")
+        self._give(written, "option.kv_dtype", known or "u8")
+
+
+def _cited(written: Given) -> str:
+    return f"{written.name}={written.text} ({written.source})"
 
 
 class OvmsModels(NamedTuple):
