@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.banner import BannerFacts, banner, base_url
+from dragoman.cli.banner import Address, BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.lmi.dialects import negotiate
 from dragoman.server.pooling.base import PoolingKind
@@ -35,7 +35,7 @@ def command_in(text: str) -> list[str]:
 
 @pytest.mark.parametrize(("has_template", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
 def test_the_line_to_copy_is_a_complete_curl_command(has_template: bool, path: str) -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=has_template))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080), has_chat_template=has_template))
     words = command_in(text)
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
     assert "max_tokens" in json.loads(words[words.index("-d") + 1])
@@ -49,7 +49,7 @@ def test_the_line_to_copy_is_a_complete_curl_command(has_template: bool, path: s
     ],
 )
 def test_the_curl_command_for_a_pooling_model_uses_its_route(pooling: PoolingKind, path: str, names: set[str]) -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, pooling=pooling))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080), pooling=pooling))
     words = command_in(text)
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
     assert set(json.loads(words[words.index("-d") + 1])) == names
@@ -61,18 +61,18 @@ def test_the_curl_command_for_a_pooling_model_uses_its_route(pooling: PoolingKin
 
 
 def test_the_banner_names_model_address_facts_and_apis() -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, ("int8", "2048 tokens")))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080), ("int8", "2048 tokens")))
     assert "serves m at http://127.0.0.1:8080\n  /models/m (int8, 2048 tokens)\n" in text
     assert "  speaks LMI, OpenAI, " in text
     assert "TEI" not in text  # which embeds
     assert "Bearer" not in text
-    several = banner(BannerFacts("m", "/models/m", "::1", 80, others=("a", "b"), needs_key=True))
+    several = banner(BannerFacts("m", "/models/m", Address("::1", 80), others=("a", "b"), needs_key=True))
     assert "  and a, b (" in several
     assert len(several.splitlines()) == 8
 
 
 def test_a_server_with_keys_shows_a_key_in_the_command() -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=True))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080), needs_key=True))
     assert "-H 'Authorization: Bearer YOUR_KEY'" in text
 
 
@@ -90,7 +90,12 @@ def test_a_line_names_the_format_of_plain_chat_calls(
     chat_format: str, needs_key: bool, has_lmi_signs: bool, shape: str, change: str
 ) -> None:
     facts = BannerFacts(
-        "m", "/models/m", "127.0.0.1", 8080, needs_key=needs_key, chat_format=chat_format, has_lmi_signs=has_lmi_signs
+        "m",
+        "/models/m",
+        Address("127.0.0.1", 8080),
+        needs_key=needs_key,
+        chat_format=chat_format,
+        has_lmi_signs=has_lmi_signs,
     )
     (line,) = [line for line in banner(facts).splitlines() if "--chat-format" in line]
     assert line.startswith(f"  /v1/chat/completions {shape}")
@@ -107,17 +112,17 @@ def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool, has_lmi_sig
 
 
 def test_without_a_chat_template_no_line_names_a_format() -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=False))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080), has_chat_template=False))
     assert "--chat-format" not in text
 
 
 def test_a_handler_without_a_model_has_only_its_apis_in_the_banner() -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, can_generate=False))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080), can_generate=False))
     assert "  speaks LMI, SageMaker; " in text
     assert "curl" not in text
 
 
 @pytest.mark.parametrize("has_playground", [True, False])
 def test_the_banner_names_the_playground_if_there_is_one(has_playground: bool) -> None:
-    text = banner(BannerFacts("m", "/models/m", "0.0.0.0", 9000, is_tls=True, has_playground=has_playground))
+    text = banner(BannerFacts("m", "/models/m", Address("0.0.0.0", 9000, is_tls=True), has_playground=has_playground))
     assert ("https://127.0.0.1:9000/playground" in text) == has_playground

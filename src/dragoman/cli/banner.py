@@ -13,28 +13,12 @@ from dragoman.server.pooling.base import PoolingKind
 
 
 @dataclass(frozen=True, slots=True)
-class BannerFacts:
-    """Facts for the banner. `host`, `port`: where the server listens; `unix_socket` replaces them, "" = none.
+class Address:
+    """Where the server listens: `unix_socket`, "" = at `host` and `port`."""
 
-    `can_generate` False = the model has only an operator's own handler. `has_lmi_signs`: `auto` means LMI's format
-    there. `pooling`: the kind of a model that generates no text. `is_mixed`: some of the others are of another kind.
-    """
-
-    name: str
-    model_dir: str
     host: str
     port: int
-    details: tuple[str, ...] = ()
-    has_chat_template: bool = True
-    needs_key: bool = False
-    others: tuple[str, ...] = ()
-    can_generate: bool = True
-    chat_format: str = "auto"
-    has_lmi_signs: bool = False
     is_tls: bool = False
-    has_playground: bool = True
-    pooling: PoolingKind | None = None
-    is_mixed: bool = False
     unix_socket: str = ""
     path_prefix: str = ""
 
@@ -44,10 +28,31 @@ class BannerFacts:
             return f"{'https' if self.is_tls else 'http'}://localhost{self.path_prefix}"
         return base_url(self.host, self.port, is_tls=self.is_tls) + self.path_prefix
 
-    @property
-    def place(self) -> str:
-        """The address for people, which may be a socket."""
+    def __str__(self) -> str:
         return f"{self.unix_socket} ({self.url})" if self.unix_socket else self.url
+
+
+@dataclass(frozen=True, slots=True)
+class BannerFacts:
+    """Facts for the banner.
+
+    `can_generate` False = the model has only an operator's own handler. `has_lmi_signs`: `auto` means LMI's format
+    there. `pooling`: the kind of a model that generates no text. `is_mixed`: some of the others are of another kind.
+    """
+
+    name: str
+    model_dir: str
+    address: Address
+    details: tuple[str, ...] = ()
+    has_chat_template: bool = True
+    needs_key: bool = False
+    others: tuple[str, ...] = ()
+    can_generate: bool = True
+    chat_format: str = "auto"
+    has_lmi_signs: bool = False
+    has_playground: bool = True
+    pooling: PoolingKind | None = None
+    is_mixed: bool = False
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
@@ -59,13 +64,13 @@ def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
 
 def banner(facts: BannerFacts) -> str:
     """At most eight lines, one of them to copy."""
-    url = facts.url
+    url = facts.address.url
     details = f" ({', '.join(facts.details)})" if facts.details else ""
-    lines = [f"dragoman {__version__} serves {facts.name} at {facts.place}", f"  {facts.model_dir}{details}"]
+    lines = [f"dragoman {__version__} serves {facts.name} at {facts.address}", f"  {facts.model_dir}{details}"]
     if facts.others:
         lines.append(f"  and {', '.join(facts.others)} (`curl {url}/v1/models` lists all)")
     lines.append(f"  speaks {', '.join(spoken(facts))}; every route: {url}/docs")
-    if facts.has_playground and not facts.unix_socket and facts.can_generate and facts.pooling is None:
+    if facts.has_playground and not facts.address.unix_socket and facts.can_generate and facts.pooling is None:
         lines.append(f"  to try it in a browser: {url}/playground")
     if facts.can_generate:  # only a handler's author knows its requests
         if facts.has_chat_template and facts.pooling is None:
@@ -87,14 +92,9 @@ def spoken(facts: BannerFacts) -> list[str]:
     ]
 
 
-def empty_banner(store: str, place: str) -> str:
-    """The text without a served model. `place`: the server's address."""
-    lines = [
-        f"dragoman {__version__} serves no model yet at {place}",
-        f"  models are loaded from {store} on demand",
-        "",
-    ]
-    return "\n".join(lines)
+def empty_banner(store: str, address: Address) -> str:
+    """The text without a served model."""
+    return f"dragoman {__version__} serves no model yet at {address}\n  models are loaded from {store} on demand\n"
 
 
 def _shape_line(facts: BannerFacts) -> str:
@@ -118,7 +118,8 @@ def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if facts.needs_key else ""
     path, body = _call_to_try(facts)
     text = json.dumps(body)
-    socket = f" --unix-socket {shlex.quote(facts.unix_socket)}" if facts.unix_socket else ""
+    path_of_socket = facts.address.unix_socket
+    socket = f" --unix-socket {shlex.quote(path_of_socket)}" if path_of_socket else ""
     return [f"  curl{socket} {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{text}'"]
 
 

@@ -13,10 +13,10 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TextIO, cast
+from dataclasses import dataclass, replace
+from typing import NoReturn, TextIO, cast
 
-from dragoman.cli.banner import BannerFacts, banner, empty_banner
+from dragoman.cli.banner import Address, BannerFacts, banner, empty_banner
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, ConfigError
@@ -69,10 +69,10 @@ class _Startup:
     host: ModelHost[ComposedModel]
     stdout: TextIO
     display: ProgressDisplay
-    address: tuple[str, int] = field(default=("", 0))
+    port: int = 0
 
     def listening(self, host: str, port: int) -> None:
-        self.address = (host, port)
+        self.port = port
 
     async def load(self, registry: ModelRegistry) -> None:
         try:
@@ -82,25 +82,18 @@ class _Startup:
             gc.enable()  # the command has switched it off
             self.display.finish()
         registry.mark_ready()  # before the banner, as its readers may call at once
-        problem = write_to(self.stdout, banner(self._facts(composed)) if composed else self._empty())
+        store = str(self.serving.store.root)
+        text = banner(self._facts(composed)) if composed else empty_banner(store, self._address())
+        problem = write_to(self.stdout, text)
         if problem:  # a full disk, or a closed pipe
             logger.warning("what is served cannot be told on the standard output: %s", problem)
         # The loading threads' heaps keep some 30 MB of freed memory.
         await asyncio.to_thread(return_freed_memory)
 
-    def _place(self) -> dict[str, Any]:
+    def _address(self) -> Address:
         server = self.serving.process.server
-        return {
-            "host": server.hosts[0],
-            "port": self.address[1],
-            "is_tls": server.tls_cert is not None,
-            "unix_socket": "" if server.unix_socket is None else str(server.unix_socket),
-            "path_prefix": server.path_prefix or "",
-        }
-
-    def _empty(self) -> str:
-        store = str(self.serving.store.root)
-        return empty_banner(store, BannerFacts("", store, **self._place()).place)
+        unix_socket = "" if server.unix_socket is None else str(server.unix_socket)
+        return Address(server.hosts[0], self.port, server.tls_cert is not None, unix_socket, server.path_prefix or "")
 
     def _facts(self, composed: Sequence[ComposedModel]) -> BannerFacts:
         first, server = self.serving.process, self.serving.process.server
@@ -108,7 +101,7 @@ class _Startup:
         return BannerFacts(
             name=first.name,
             model_dir=str(first.model_dir),
-            **self._place(),
+            address=self._address(),
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
