@@ -26,7 +26,7 @@ from openvino import opset13 as ops
 
 from dragoman.kernels.graph import runtime
 from dragoman.models import ModelOptions, memory
-from dragoman.models.blocks.mlp import ExpertWeights, Routing, gated_experts, gated_mlp, route
+from dragoman.models.blocks.mlp import ExpertWeights, Routing, evaluate_experts, gated_mlp, route
 from dragoman.models.blocks.nodes import add, multiply, split, unsqueeze
 from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.profile import KernelProfile, Kernels, kernel_profile
@@ -78,7 +78,7 @@ def layer(form: str, hidden_size: int, facts: ExpertFacts, profile: KernelProfil
             for index in range(facts.num_experts)
         ]
         routing = route(x.output(0), weights.at("router"), facts)
-        evaluate = dense if form == "dense" else gated_experts
+        evaluate = dense if form == "dense" else evaluate_experts
         result = evaluate(x.output(0), routing, experts, facts)
         parts.finish()
     return ov.Model([result], [x], form)

@@ -14,7 +14,7 @@ import pytest
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import runtime
-from dragoman.models.blocks.mlp import ExpertWeights, Routing, gated_experts
+from dragoman.models.blocks.mlp import ExpertWeights, Routing, evaluate_experts
 from dragoman.models.facts import ExpertFacts
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage
 from dragoman.models.storage.row_parts import RowParts
@@ -68,7 +68,7 @@ def compiled_experts(stored: WeightFormat) -> Any:
             ExpertWeights(*(weights.at(f"{index}.{name}") for name in ("gate", "up", "down")))
             for index in range(FACTS.num_experts)
         ]
-        result = gated_experts(x.output(0), Routing(chosen.output(0), shares.output(0)), experts, FACTS)
+        result = evaluate_experts(x.output(0), Routing(chosen.output(0), shares.output(0)), experts, FACTS)
         parts.finish()
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     core = runtime(has_operations=stored.is_ours)

@@ -181,23 +181,6 @@ class Kept(NamedTuple):
     tables: Sequence[Any]
 
 
-class HeadScan(NamedTuple):
-    """States by heads: f32 [heads, key size, value size] in a block, see native/recurrence.hpp.
-
-    `corrects`: as the gated delta rule does, else as Mamba 2. `rates`, `biases`, `skips`: f32 [heads]; None = no skips.
-    """
-
-    corrects: bool
-    num_key_heads: int
-    num_heads: int
-    key_size: int
-    value_size: int
-    rates: Floats
-    biases: Floats
-    skips: Floats | None = None
-    step_limits: tuple[float, float] = (0.0, float("inf"))
-
-
 def convolution(x: Any, taps: Floats, bias: Floats | None, kept: Kept, num_slots: int, *, has_silu: bool) -> Any:
     """Each channel of a token's and its predecessors' rows times its taps, the last of which is the token's own.
 
@@ -208,16 +191,24 @@ def convolution(x: Any, taps: Floats, bias: Floats | None, kept: Kept, num_slots
     return _recurrence("convolution", [width, length, num_slots, has_silu, bias is not None], [x], kept, constants)
 
 
-def heads(rows: Sequence[Any], kept: Kept, scan: HeadScan) -> Any:
+def heads(
+    rows: Sequence[Any],
+    kept: Kept,
+    sizes: Sequence[int],
+    numbers: Sequence[Floats],
+    step_limits: tuple[float, float] = (0.0, float("inf")),
+    *,
+    corrects: bool,
+) -> Any:
     """The output of heads that read their states, f32 [T, heads, value size]; the states are updated.
 
-    `rows`: the mixed input f32 [T, ..., width], steps f32 [T, ..., heads], and of a scan that corrects, parts like the
-    steps.
+    `rows`: the mixed input f32 [T, ..., width], steps f32 [T, ..., heads], and with `corrects`, parts like the steps.
+    `sizes`: the numbers of heads of keys and of all, the sizes of a key and of a value; a block keeps f32 [heads, key
+    size, value size]. `numbers`: rates, biases of steps, and skips if there are some, f32 [heads] each. `corrects`: as the
+    gated delta rule does, else as Mamba 2; see native/recurrence.hpp.
     """
-    sizes = [scan.num_key_heads, scan.num_heads, scan.key_size, scan.value_size]
-    limits = [repr(min(limit, _LARGEST)) for limit in scan.step_limits]
-    constants = [scan.rates, scan.biases, *([] if scan.skips is None else [scan.skips])]
-    return _recurrence("heads", [scan.corrects, *sizes, *limits, scan.skips is not None], rows, kept, constants)
+    limits = [repr(min(limit, _LARGEST)) for limit in step_limits]
+    return _recurrence("heads", [corrects, *sizes, *limits, len(numbers) > 2], rows, kept, numbers)
 
 
 def channels(rows: Sequence[Any], kept: Kept, rates: Floats, biases: Floats, skips: Floats) -> Any:

@@ -182,39 +182,27 @@ def _scattered(chosen: Node, values: Node, size: int) -> Node:
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def gated_experts(
+def evaluate_experts(
     x: Node,
     routing: Routing,
-    weights: Sequence[ExpertWeights],
+    weights: Sequence[ExpertWeights | PlainExpertWeights],
     facts: ExpertFacts,
     activation: Gating | None = None,
     *,
     bias: bool = False,
 ) -> Node:
-    """The sum of the chosen experts' gated MLPs by their shares. Shapes: x [T, 1, hidden] -> the same."""
-    gate_by = gating(facts.activation) if activation is None else activation
-    if _are_ours(weights[0].up):
+    """The sum of the chosen experts' MLPs by their shares. Shapes: x [T, 1, hidden] -> the same."""
+    gate_by, storage = activation or gating(facts.activation), weights[0].up.storage
+    if storage.format.is_ours and not storage.watcher:  # adapters change experts only by merging into matrices
         return _by_our_kernels(x, routing, weights, facts, gate_by.kernel, bias=bias)
 
     def expert(rows: Node, index: int) -> Node:
-        return gated_mlp(rows, *weights[index], facts.inner_size, gate_by, bias=bias)
+        matrices = weights[index]
+        if isinstance(matrices, PlainExpertWeights):
+            return plain_mlp(rows, *matrices, facts.inner_size, facts.activation, bias=bias)
+        return gated_mlp(rows, *matrices, facts.inner_size, gate_by, bias=bias)
 
     return _apart(x, routing, facts.num_experts, expert)
-
-
-def plain_experts(x: Node, routing: Routing, weights: Sequence[PlainExpertWeights], facts: ExpertFacts) -> Node:
-    if _are_ours(weights[0].up):
-        return _by_our_kernels(x, routing, weights, facts, OURS[facts.activation], bias=False)
-
-    def expert(rows: Node, index: int) -> Node:
-        return plain_mlp(rows, *weights[index], facts.inner_size, facts.activation, bias=False)
-
-    return _apart(x, routing, facts.num_experts, expert)
-
-
-def _are_ours(weights: Weights) -> bool:
-    """True if our kernels compute them: adapters change experts only where they are merged into matrices."""
-    return weights.storage.format.is_ours and not weights.storage.watcher
 
 
 def _by_our_kernels(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.kernels import graph as kernels
-from dragoman.kernels.graph import HeadScan
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ChannelScanFacts, DeltaFacts, GatedRecurrenceFacts, ScanFacts
@@ -38,8 +37,8 @@ def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: 
     facts = layer.step.facts.recurrent_layers[layer.index]
     assert isinstance(facts, DeltaFacts)
     sizes = (facts.num_key_heads, facts.num_heads, facts.key_size, facts.value_size)
-    scan = HeadScan(True, *sizes, *head_rates(weights, facts.num_heads))
-    read: Node = kernels.heads([mixed, steps, parts], layer.kept_state(facts.state_shape), scan)
+    numbers, kept = _head_rates(weights, facts.num_heads), layer.kept_state(facts.state_shape)
+    read: Node = kernels.heads([mixed, steps, parts], kept, sizes, numbers, corrects=True)
     return read
 
 
@@ -49,9 +48,9 @@ def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, fa
     Shapes: mixed [T, 1, values, keys and queries], steps [T, 1, heads] -> [T, heads, head size].
     """
     sizes = (facts.num_groups, facts.num_heads, facts.state_size, facts.head_size)
-    skips = weights.vector(facts.num_heads, "D")
-    scan = HeadScan(False, *sizes, *head_rates(weights, facts.num_heads), skips, facts.step_limits)
-    read: Node = kernels.heads([mixed, steps], layer.kept_state(facts.state_shape), scan)
+    numbers = (*_head_rates(weights, facts.num_heads), weights.vector(facts.num_heads, "D"))
+    kept = layer.kept_state(facts.state_shape)
+    read: Node = kernels.heads([mixed, steps], kept, sizes, numbers, facts.step_limits, corrects=False)
     return read
 
 
@@ -76,7 +75,7 @@ def gated_recurrence(rows: list[Node], rates: Array, layer: LayerInputs) -> Node
     return read
 
 
-def head_rates(weights: Weights, num_heads: int) -> tuple[Array, Array]:
+def _head_rates(weights: Weights, num_heads: int) -> tuple[Array, Array]:
     return -np.exp(weights.vector(num_heads, "A_log")), weights.vector(num_heads, "dt_bias")
 
 

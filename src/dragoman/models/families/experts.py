@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar, Literal
 
-from dragoman.models.blocks.mlp import ACTIVATIONS, ExpertWeights, Routing, gated_experts, gated_mlp, route
+from dragoman.models.blocks.mlp import ACTIVATIONS, ExpertWeights, Routing, evaluate_experts, gated_mlp, route
 from dragoman.models.blocks.nodes import add
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
@@ -46,7 +46,7 @@ class WithExperts(Llama):
         if isinstance(facts, MlpFacts):
             return super().mlp(x, weights, layer)
         routing = self.route(x, weights, facts)
-        routed = gated_experts(x, routing, self.expert_weights(weights, facts), facts)
+        routed = evaluate_experts(x, routing, self.expert_weights(weights, facts), facts)
         return add(routed, self.shared(x, weights, facts)) if facts.shared_size else routed
 
     def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:

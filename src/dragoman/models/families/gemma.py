@@ -16,7 +16,7 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import attend
 from dragoman.models.blocks.linear import embedding, linear, linears
-from dragoman.models.blocks.mlp import ACTIVATIONS, Routing, gated_experts, gated_mlp, route
+from dragoman.models.blocks.mlp import ACTIVATIONS, Routing, evaluate_experts, gated_mlp, route
 from dragoman.models.blocks.nodes import (
     add,
     columns,
@@ -294,7 +294,7 @@ class Gemma4(SharesKeys):
         normed = self.norm(x, weights.at("pre_feedforward_layernorm_2"))
         stored = weights.at("experts")
         experts = stacked_experts(stored.renamed(weight="gate_up_proj"), stored.renamed(weight="down_proj"), facts)
-        return gated_experts(normed, Routing(chosen, multiply(shares, weight)), experts, facts)
+        return evaluate_experts(normed, Routing(chosen, multiply(shares, weight)), experts, facts)
 
 
 def _assume_sizes(config: Config) -> set[str]:

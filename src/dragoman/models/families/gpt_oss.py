@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.mlp import ExpertWeights, Gating, gated_experts, route
+from dragoman.models.blocks.mlp import ExpertWeights, Gating, evaluate_experts, route
 from dragoman.models.blocks.nodes import add, multiply, scalar
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
@@ -60,7 +60,7 @@ class GptOss(Llama):
             gate, up = (both.rows(slice(begin, None, 2), 2 * facts.inner_size) for begin in (0, 1))
             experts.append(ExpertWeights(gate, up, lowered.stacked(index, facts.num_experts)))
         gating = Gating(self._bounded_swiglu, f"bounded_swiglu {self.gain!r} {self.limit!r}")
-        return gated_experts(x, routing, experts, facts, gating, bias=True)
+        return evaluate_experts(x, routing, experts, facts, gating, bias=True)
 
     def _bounded_swiglu(self, gate: Node, up: Node) -> Node:
         gated = ops.swish(ops.minimum(gate, scalar(self.limit)), scalar(self.gain)).output(0)

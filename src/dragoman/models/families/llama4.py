@@ -11,7 +11,7 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import HeadNorm
-from dragoman.models.blocks.mlp import Routing, gated_experts, route
+from dragoman.models.blocks.mlp import Routing, evaluate_experts, route
 from dragoman.models.blocks.nodes import add, integers, multiply, reshape, scalar, unsqueeze, width
 from dragoman.models.blocks.norms import rms_normalized
 from dragoman.models.blocks.step import LayerInputs
@@ -100,7 +100,7 @@ class Llama4(WithExperts):
         rows = reshape(multiply(x, unsqueeze(shares, 2)), -1, 1, size)
         one_each = reshape(chosen, -1, 1)
         wholly = ops.broadcast(scalar(1.0), ops.shape_of(one_each, "i64")).output(0)
-        routed = gated_experts(rows, Routing(one_each, wholly), self.expert_weights(weights, facts), facts)
+        routed = evaluate_experts(rows, Routing(one_each, wholly), self.expert_weights(weights, facts), facts)
         by_token = reshape(routed, -1, facts.num_active, size)
         return add(ops.reduce_sum(by_token, integers(1), True).output(0), self.shared(x, weights, facts))
 

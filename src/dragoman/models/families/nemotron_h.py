@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dragoman.models.blocks.attention import attend, queries_keys_values
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.mlp import ACTIVATIONS, PlainExpertWeights, plain_experts, plain_mlp, route
+from dragoman.models.blocks.mlp import ACTIVATIONS, PlainExpertWeights, evaluate_experts, plain_mlp, route
 from dragoman.models.blocks.nodes import add, split_heads
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
@@ -125,7 +125,7 @@ class NemotronH(Family):
         inside = x
         if self.latent_size is not None:
             inside = linear(x, weights.at("fc1_latent_proj"), self.latent_size, bias=self.has_mlp_bias)
-        routed = plain_experts(inside, routing, _expert_weights(weights.at("experts"), facts.num_experts), facts)
+        routed = evaluate_experts(inside, routing, _expert_weights(weights.at("experts"), facts.num_experts), facts)
         if self.latent_size is not None:
             routed = linear(routed, weights.at("fc2_latent_proj"), self.facts.hidden_size, bias=self.has_mlp_bias)
         return add(routed, self._mlp(x, weights.at("shared_experts"), facts.shared_size, facts.activation))
