@@ -88,13 +88,7 @@ def tokenizer_text(model: GgufModel) -> str:
             spec = _unigrams(model, vocabulary)
         case _:
             raise values.error(f"{_KEY}.model", "gpt2, llama, gemma4 or t5")
-    whole = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": _added_tokens(model, vocabulary),
-        **spec,
-    }
+    whole = {"version": "1.0", "added_tokens": _added_tokens(model, vocabulary), **spec}
     return msgspec.json.encode(whole).decode()  # json takes several times as long for a large vocabulary
 
 
@@ -213,12 +207,6 @@ def _byte_level(model: GgufModel, vocabulary: _Vocabulary) -> Spec:
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
             "ignore_merges": kind.ignores_merges,
             "vocab": vocabulary.ids(),
             "merges": _merges(model),
@@ -254,13 +242,9 @@ def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary, *, are_told: bool) 
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
             "type": "BPE",
-            "dropout": None,
             "unk_token": _unknown(model, vocabulary),
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
             "fuse_unk": True,
             "byte_fallback": True,
-            "ignore_merges": False,
             "vocab": ids,
             "merges": _merges(model) if are_told else _merges_by_score(model, vocabulary, ids),
         },

@@ -168,6 +168,9 @@ class Weights:
     def skip(self, *names: str) -> None:
         self._read.update(self._full(name) for name in names)
 
+    def skip_all(self) -> None:
+        self._read.update(name for name in self._source if name.startswith(self._prefix))
+
     def refuse_unread(self, harmless: Sequence[str]) -> None:
         """Raises: ModelError naming tensors that were not read and match no pattern of `harmless`."""
         unread = [name for name in self._source if name not in self._read]

@@ -35,12 +35,6 @@ _SIZES = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12
 # Keys for training, for texts, and for the vector of a whole picture, not needed here.
 _HARMLESS = "dropout initializer_factor logit_scale_init_value projection_dim vision_use_head vocab_size"
 
-_OF_WHOLE_PICTURES = """
-    head.probe head.attention.in_proj_weight head.attention.in_proj_bias head.attention.out_proj.weight
-    head.attention.out_proj.bias head.layernorm.weight head.layernorm.bias head.mlp.fc1.weight head.mlp.fc1.bias
-    head.mlp.fc2.weight head.mlp.fc2.bias embeddings.position_ids
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class VisionTransformer:
@@ -71,13 +65,15 @@ class VisionTransformer:
             if index < max(levels):
                 x = states[index + 1] = encoder_layer(x, layer, self.layer)
             else:
-                skip_layer(layer)
-        weights.skip("post_layernorm.weight", "post_layernorm.bias")
+                layer.skip_all()
+        weights.at("post_layernorm").skip_all()
         self.skip_whole(weights)
         return {level: states[level] for level in levels}
 
     def skip_whole(self, weights: Weights) -> None:
-        weights.skip(*_OF_WHOLE_PICTURES.split())
+        """Skip what makes one vector of a picture."""
+        weights.at("head").skip_all()
+        weights.skip("embeddings.position_ids")
 
     def last_norm(self, x: Node, weights: Weights) -> Node:
         return layer_norm(x, weights.at("post_layernorm"), self.layer.epsilon)
@@ -216,17 +212,6 @@ def encoder_layer(
     normed = layer_norm(x, weights.at("layer_norm2"), sizes.epsilon)
     raised = plain_mlp(normed, weights.at("mlp.fc1"), weights.at("mlp.fc2"), sizes.inner_size, sizes.activation)
     return end_of_part(add(x, raised))
-
-
-def skip_layer(weights: Weights) -> None:
-    names = (
-        "layer_norm1",
-        "layer_norm2",
-        "mlp.fc1",
-        "mlp.fc2",
-        *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")),
-    )
-    weights.skip(*(f"{name}.{part}" for name in names for part in ("weight", "bias")))
 
 
 def transpose(x: Node, *order: int) -> Node:

@@ -105,7 +105,7 @@ class Mistral3(VisionFamily):
         for index in range(self.num_layers):
             x = self._layer(x, body.at(f"transformer.layers.{index}"), angles)
         for index in range(self.num_layers, self.num_layers + self.num_skipped):
-            _skip_layer(body.at(f"transformer.layers.{index}"))
+            body.at(f"transformer.layers.{index}").skip_all()
         return TowerGraph(self._projected(x, projector_weights(weights)), [picture, positions])
 
     def _patches(self, picture: Node) -> Node:
@@ -191,10 +191,3 @@ def _longest_edges(described: Config) -> tuple[int, int]:
     if size.shortest:
         raise described.error("size", '{"longest_edge"} or {"height", "width"}')
     return size.width, size.height
-
-
-def _skip_layer(weights: Weights) -> None:
-    names = [f"attention.{name}_proj" for name in "qkvo"] + [
-        f"feed_forward.{name}_proj" for name in ("gate", "up", "down")
-    ]
-    weights.skip(*(f"{name}.weight" for name in (*names, "attention_norm", "ffn_norm")))
