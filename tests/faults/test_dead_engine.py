@@ -30,8 +30,9 @@ from dragoman.host.machine import available_memory_bytes
 from dragoman.host.recovery import FailurePolicy
 from dragoman.server.apis import set_up_all
 from dragoman.server.app import ServerConfig
+from dragoman.server.hosting import ModelOwner
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.run import EXIT_ENGINE_FAILED, HttpServer, ListenConfig, ModelOwner, loop_factory
+from dragoman.server.run import EXIT_ENGINE_FAILED, HttpServer, ListenConfig, loop_factory
 from tests.faults.neighbours import checker
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.patience import PATIENCE_S

@@ -19,7 +19,8 @@ import pytest
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.errors import Cancelled
 from dragoman.server.app import ServerConfig
-from dragoman.server.run import HttpServer, ListenConfig, ModelOwner
+from dragoman.server.hosting import ModelOwner
+from dragoman.server.run import HttpServer, ListenConfig
 from tests.engine.forward_gate import ForwardGate
 from tests.faults.neighbours import checker
 from tests.support.every_api import Calling, dialects_of, name_of_dialect

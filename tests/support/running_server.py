@@ -14,8 +14,9 @@ import httpx
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects
 from dragoman.server.app import ServerConfig
+from dragoman.server.hosting import ModelOwner
 from dragoman.server.registry import GenerationService, ModelRegistry, ServedModel
-from dragoman.server.run import HttpServer, ListenConfig, ModelOwner, loop_factory
+from dragoman.server.run import HttpServer, ListenConfig, loop_factory
 from tests.support import haste  # noqa: F401  # it acts by being imported
 from tests.support.fake_hosting import FakeHosting
 from tests.support.fake_service import FakeEngine, FakeService

@@ -37,10 +37,11 @@ from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging, wr
 from dragoman.models import ModelError
 from dragoman.models.memory import bound_arenas, return_freed_memory
 from dragoman.server.apis import set_up_all
+from dragoman.server.hosting import ModelOwner
 from dragoman.server.observation.request_log import LOGGER_NAME, LogForm
 from dragoman.server.process import raise_descriptor_limit
 from dragoman.server.registry import ModelRegistry, ServerState
-from dragoman.server.run import ListenConfig, ModelOwner, run
+from dragoman.server.run import ListenConfig, run
 
 logger = logging.getLogger("dragoman.server")
 

@@ -14,7 +14,7 @@ from dragoman.server.batches.desk import Desk
 from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.descriptions import HEADERS
 from dragoman.server.endpoints import Endpoints, RouteTable, joined_routes, shown
-from dragoman.server.hosting import ModelHosting, ModelPulling
+from dragoman.server.hosting import NO_OWNER, ModelOwner
 from dragoman.server.http.exchange import (
     DEFAULT_BODY_MEMORY_BYTES,
     ClientGone,
@@ -149,12 +149,7 @@ class App:
         raise WrongMethod(f"{exchange.method} is not allowed for {shown(exchange.path)}: {why}", allow=allow)
 
 
-def build_app(
-    registry: ModelRegistry,
-    config: ServerConfig,
-    hosting: ModelHosting | None = None,
-    pulling: ModelPulling | None = None,
-) -> App:
+def build_app(registry: ModelRegistry, config: ServerConfig, owner: ModelOwner = NO_OWNER) -> App:
     """The application over `registry`, which may be filled later. Reads files. Raises: KeysError, StoreError."""
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)
     rules = HeaderRules(
@@ -177,5 +172,5 @@ def build_app(
     make_desk = None
     if config.store is not None:
         make_desk = partial(Desk, Store(config.store))
-    endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling, make_desk)
+    endpoints = Endpoints(apis, registry, gate, owner, watch, config.switches, make_desk)
     return App(endpoints, rules, config.path_prefix)

@@ -22,7 +22,7 @@ from dragoman.coroutines import cancel_all
 from dragoman.errors import NotFound, NotLoaded, RequestTimeout, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Call, Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
 from dragoman.server.batches.desk import Ask, Desk
-from dragoman.server.hosting import ModelHosting, ModelPulling
+from dragoman.server.hosting import NO_OWNER, ModelOwner
 from dragoman.server.http.bodies import unpacked
 from dragoman.server.http.exchange import Body, ClientGone, Exchange, HeaderRules, InnerCall
 from dragoman.server.http.fields import DEADLINE_FIELDS, Switches, waits_of
@@ -164,14 +164,13 @@ class Endpoints(Server):
         apis: tuple[Api, ...],
         models: ModelRegistry,
         gate: Gate,
-        hosting: ModelHosting | None = None,
+        owner: ModelOwner = NO_OWNER,
         watch: Watch | None = None,
         switches: Switches | None = None,
-        pulling: ModelPulling | None = None,
         make_desk: Callable[[Ask], Desk] | None = None,
     ) -> None:
-        present, absent = (apis, []) if hosting is not None else _without_hosting(apis)
-        super().__init__(present, models, gate, hosting, watch, switches, pulling)
+        present, absent = (apis, []) if owner.hosting is not None else _without_hosting(apis)
+        super().__init__(present, models, gate, owner, watch, switches)
         self._absent = absent
         self._tellers = _tellers_by_path(apis)
         if make_desk is not None:

@@ -8,7 +8,7 @@ permit; all wait for it, up to the drain timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -176,6 +176,17 @@ class ModelPulling(Protocol):
 
     async def aclose(self) -> None: ...
 
+
+@dataclass(frozen=True, slots=True)
+class ModelOwner:
+    """The owner of the models. `hosting` None = they never change. `pulling` None = no downloads. `end`: of all models."""
+
+    hosting: ModelHosting | None = None
+    end: Callable[[], Coroutine[Any, Any, None]] | None = None
+    pulling: ModelPulling | None = None
+
+
+NO_OWNER = ModelOwner()
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.batches.desk import Desk
 from dragoman.server.descriptions import Answers, Content
-from dragoman.server.hosting import ModelHosting, ModelPulling
+from dragoman.server.hosting import NO_OWNER, ModelOwner
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.fields import Switches
 from dragoman.server.observation.watch import Watch
@@ -42,19 +42,17 @@ class Server:
         apis: tuple[Api, ...],
         models: ModelRegistry,
         gate: Gate,
-        hosting: ModelHosting | None = None,
+        owner: ModelOwner = NO_OWNER,
         watch: Watch | None = None,
         switches: Switches | None = None,
-        pulling: ModelPulling | None = None,
     ) -> None:
         self.apis = apis
         self.operations = {(one.method, one.path): (api, one) for api in apis for one in api.operations}
         self.models = models
         self.gate = gate
-        self.hosting = hosting
+        self.hosting, self.pulling = owner.hosting, owner.pulling
         self.watch = watch or Watch()
         self.switches = switches or Switches()
-        self.pulling = pulling
         self.desk: Desk | None = None
         self._shared: dict[Callable[[Server], Any], Any] = {}
 

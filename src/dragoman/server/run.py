@@ -25,7 +25,7 @@ import uvicorn
 from dragoman.coroutines import cancel_all
 from dragoman.logs import tell_task
 from dragoman.server.app import ServerConfig, build_app
-from dragoman.server.hosting import ModelHosting, ModelPulling
+from dragoman.server.hosting import NO_OWNER, ModelOwner
 from dragoman.server.http.attempts import Attempts
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.process import Watchdog, handle_once
@@ -36,7 +36,6 @@ from dragoman.server.security.tls import Tls
 logger = logging.getLogger("dragoman.server.run")
 
 Load = Callable[[ModelRegistry], Awaitable[None]]
-End = Callable[[], Coroutine[Any, Any, None]]
 OnListening = Callable[[str, int], None]
 
 CLOSE_TIMEOUT_S = 5  # after the engines have stopped; bounds writes to slow clients
@@ -70,15 +69,6 @@ class ListenConfig:
     unix_socket: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOwner:
-    """The owner of the models. `hosting` None = they never change. `pulling` None = no downloads. `end`: of all models."""
-
-    hosting: ModelHosting | None = None
-    end: End | None = None
-    pulling: ModelPulling | None = None
-
-
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its signal handlers, which would close the port before the drain."""
 
@@ -97,9 +87,8 @@ class HttpServer:
         listen: ListenConfig,
         load: Load | None = None,
         on_listening: OnListening | None = None,
-        owner: ModelOwner | None = None,
+        owner: ModelOwner = NO_OWNER,
     ) -> None:
-        owner = owner or ModelOwner()
         self._registry = registry
         self._end = owner.end or self._stop_engines
         self._listen = listen
@@ -107,7 +96,7 @@ class HttpServer:
         self._on_listening = on_listening
         self._config = config
         self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
-        self._app = build_app(registry, config, owner.hosting, owner.pulling)
+        self._app = build_app(registry, config, owner)
         self._uvicorn = _Uvicorn(_uvicorn_config(Attempts(self._app) if config.asks_again else self._app, listen))
         self._stop: asyncio.Event | None = None
         self._forced = asyncio.Event()  # by a second stop
@@ -266,7 +255,7 @@ def run(
     listen: ListenConfig,
     load: Load | None = None,
     on_listening: OnListening | None = None,
-    owner: ModelOwner | None = None,
+    owner: ModelOwner = NO_OWNER,
 ) -> int:
     """Serve in the main thread until SIGTERM or SIGINT. Returns the exit code. Raises: OSError at binding.
 
