@@ -35,7 +35,7 @@ from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.pictures.memory import process_memory
 from dragoman.server.admission import Admission, QueueBounds
-from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
+from dragoman.server.api import Ability, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
 from dragoman.server.apis.lmi.hooks.loader import Hooks
@@ -195,59 +195,82 @@ async def _build_generating(
         raise
     await engine.start()
     if built.pooling is not None:
-        return _build_pooling(config, engine, built, text.tokenizer, Renewal(engine, making), code)
+        made = _pooling(config, built, engine, text.tokenizer, code)
+    else:
+        made = _generating(config, built, text, tools, limits, code)
+    needs = memory_needs(config)
+    return ComposedModel(
+        _served(config, made, engine, built.dtype, text.tokenizer.max_token_chars),
+        built.facts,
+        made.has_chat_template,
+        memory=ModelMemory(needs.weights, built.cache_bytes, needs.drafts),
+        hooks=None if code is None else code.hooks,
+        loader=made.loader,
+        pictures=built.pictures,
+        renewal=Renewal(engine, making),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A model's service, its facts for client APIs, and the parts that only some models have."""
+
+    service: GenerationService
+    profile: ModelProfile
+    adapters: ServedAdapters | None = None
+    loader: PictureLoader | None = None
+    has_chat_template: bool = False
+
+
+def _generating(
+    config: Config,
+    built: BuiltEngine,
+    text: _Text,
+    tools: EngineTools,
+    limits: ServiceLimits,
+    code: OperatorCode | None,
+) -> _Made:
+    engine, tokenizer, able = built.engine, text.tokenizer, built.engine.capabilities
     if built.reads_tokenizer:
-        is_control = text.tokenizer.is_control_to_llguidance
-        text = replace(text, output=_output_format(config, text.chat_template, text.tokenizer, is_control))
+        is_control = tokenizer.is_control_to_llguidance
+        text = replace(text, output=_output_format(config, text.chat_template, tokenizer, is_control))
     loader, prompts = _pictures(config, built.pictures)
     service = Service(
         name=config.name,
         engine=engine,
-        tokenizer=text.tokenizer,
+        tokenizer=tokenizer,
         chat_template=text.chat_template,
         limits=limits,
         extensions=replace(
             _extensions(text, tools),
             pictures=prompts,
-            plain=PlainContent(text.tokenizer) if config.model.tokenize_content == "plain" else None,
+            plain=PlainContent(tokenizer) if config.model.tokenize_content == "plain" else None,
         ),
     )
     if code is not None:
-        code = replace(code, context=hook_context(config, text.tokenizer, text.chat_template), service=service)
+        code = replace(code, context=hook_context(config, tokenizer, text.chat_template), service=service)
     adapters = _served_adapters(config, built)
     profile = model_profile(config, code, adapters)
     profile = replace(
         profile,
-        vocab_size=built.engine.capabilities.vocab_size,
-        end_token_ids=text.tokenizer.eos_token_ids,
-        lacks=built.engine.capabilities.unsupported,
+        vocab_size=able.vocab_size,
+        end_token_ids=tokenizer.eos_token_ids,
+        lacks=able.unsupported,
         max_model_len=service.max_model_len,
         dtype=built.dtype,
         abilities=_abilities(text, sees=built.pictures is not None),
-        proposer=profile.proposer if built.engine.capabilities.speculative else None,
-        keeps_prompts=built.engine.capabilities.cache_keep,
-        has_cache_keys=built.engine.capabilities.cache_key,
-        tells_progress=built.engine.capabilities.progress,
+        proposer=profile.proposer if able.speculative else None,
+        keeps_prompts=able.cache_keep,
+        has_cache_keys=able.cache_key,
+        tells_progress=able.progress,
         shifts_context=limits.shifts_context,
     )
-    served = _served(config, service, engine, set_up_all(profile), built.dtype, text.tokenizer.max_token_chars)
-    served = replace(served, adapters=adapters, profile=profile)
-    needs, hooks = memory_needs(config), None if code is None else code.hooks
-    memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
-    composed = ComposedModel(
-        served, built.facts, text.chat_template is not None, memory=memory, hooks=hooks, loader=loader
-    )
-    return replace(composed, pictures=built.pictures, renewal=Renewal(engine, making))
+    return _Made(service, profile, adapters, loader, text.chat_template is not None)
 
 
-def _build_pooling(
-    config: Config,
-    engine: RenewableEngine,
-    built: BuiltEngine,
-    tokenizer: HfTokenizer,
-    renewal: Renewal,
-    code: OperatorCode | None,
-) -> ComposedModel:
+def _pooling(
+    config: Config, built: BuiltEngine, engine: RenewableEngine, tokenizer: HfTokenizer, code: OperatorCode | None
+) -> _Made:
     options = {
         option.name: config.value(option) for option in OPTIONS if option.name in ("task", "pooling", "normalize")
     }
@@ -261,12 +284,7 @@ def _build_pooling(
     preparer = TextPreparer(tokenizer, facts, question, recipe.lowers_case, late)
     service = TextsService(engine, preparer, config.server.predict_timeout)
     profile = replace(model_profile(config, code), pooling=service)
-    refusing = NoTexts(config.name, service)
-    served = _served(config, refusing, engine, set_up_all(profile), built.dtype, tokenizer.max_token_chars)
-    served = replace(served, profile=profile, pooling=service)
-    memory = ModelMemory(memory_needs(config).weights, built.cache_bytes)
-    hooks = None if code is None else code.hooks
-    return ComposedModel(served, built.facts, False, memory=memory, hooks=hooks, renewal=renewal)
+    return _Made(NoTexts(config.name, service), profile)
 
 
 def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
@@ -312,8 +330,7 @@ def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilitie
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
     """A model with only the operator's handler on LMI's routes."""
-    dialects = set_up_all(model_profile(config, code))
-    served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
+    served = _served(config, _Made(NoGeneration(config.name, reason), model_profile(config, code)), NoEngine())
     facts = ("its own handler only, on the LMI routes",)
     return ComposedModel(served, facts, has_chat_template=False, can_generate=False, hooks=code.hooks)
 
@@ -350,21 +367,14 @@ def _thinking_bounds(config: Config, engine: Engine) -> ThinkingBounds:
     return ThinkingBounds(budget, repetition, reasoning.reasoning_budget_message)
 
 
-def _served(
-    config: Config,
-    service: GenerationService,
-    engine: Engine,
-    dialects: Dialects,
-    dtype: str,
-    max_token_chars: int = 1,
-) -> ServedModel:
+def _served(config: Config, made: _Made, engine: Engine, dtype: str = "", max_token_chars: int = 1) -> ServedModel:
     server = config.server
     return ServedModel(
         name=config.name,
         aliases=(*config.model.name[1:], *_merged_name(config)),
-        service=service,
+        service=made.service,
         engine=engine,
-        dialects=dialects,
+        dialects=set_up_all(made.profile),
         admission=Admission(
             config.name,
             max_running=config.engine.max_num_seqs,
@@ -375,6 +385,9 @@ def _served(
         dtype=dtype,
         limits=_limits(config),
         version=config.version,
+        adapters=made.adapters,
+        profile=made.profile,
+        pooling=made.profile.pooling,
     )
 
 

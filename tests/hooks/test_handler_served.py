@@ -59,7 +59,7 @@ def handler_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory: Path = tmp_path_factory.mktemp("own-handler")
     (directory / "own.py").write_text(WORDS, encoding="utf-8")
     options = "engine=Python\noption.entryPoint=own.py\noption.handler=answer\noption.dtype=int4\noption.voice=deep\n"
-    options += "option.served_model_name=own\n"
+    options += "option.served_model_name=own\noption.tags=spoken\n"
     (directory / "serving.properties").write_text(options, encoding="utf-8")
     return directory
 
@@ -130,7 +130,8 @@ class TestWithoutWeights:
 
     def test_it_is_healthy_and_listed(self, without_weights: ServerProcess) -> None:
         assert httpx.get(f"{without_weights.base_url}/ping").status_code == 200
-        assert httpx.get(f"{without_weights.base_url}/v1/models").json()["data"][0]["id"]
+        (listed,) = httpx.get(f"{without_weights.base_url}/v1/models").json()["data"]
+        assert (listed["id"], listed["tags"]) == ("own", ["spoken"])
         assert httpx.get(f"{without_weights.base_url}/metrics").status_code == 200
 
 

@@ -306,7 +306,7 @@ class ArgumentsReader(HeadedCallReader):
         self._has_arguments = False
 
     def _argument(self, text: str) -> str | None:
-        """Key and value as in a JSON object, None if the text is no argument."""
+        """Key and value as in a JSON object, None if the text is not one."""
         raise NotImplementedError
 
     def _read_arguments(self) -> bool:
