@@ -136,22 +136,17 @@ def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | Non
     tasks = _tasks(raw_config)
     prompts = {**{name: text for name, text in tasks.items() if name not in prompts}, **prompts}
     max_tokens, lowers_case = _lengths(model_dir)
-    modules = _modules(model_dir)
+    modules = _only(model_dir, ("Transformer", "Pooling", "Dense", "Dropout", "Normalize"))
     modes: tuple[PoolingMode, ...] = ()
     includes_prompt, is_normalized, denses, departures = True, False, [], []
     for kind, path in modules:
         match kind:
-            case "Transformer" | "Dropout":
-                pass
             case "Pooling":
                 modes, includes_prompt = _pooling(model_dir / path)
             case "Dense":
                 denses.append(_dense(model_dir / path, path))
             case "Normalize":
                 is_normalized = True
-            case _:
-                allowed = "Transformer, Pooling, Dense, Dropout, Normalize"
-                raise ModelError(f"{model_dir / 'modules.json'} has a module {kind!r}, allowed: {allowed}")
     if not modes:
         modes = (_usual_pooling(model_dir, raw_config),)
         is_normalized = is_normalized or not modules
@@ -178,17 +173,12 @@ def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | Non
 def _weighing(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
     """Weights of words: `SpladePooling` of sentence-transformers, or by SPLADE for a head without modules."""
     rule = SparseRule()
-    for kind, path in _modules(model_dir):
+    for kind, path in _only(model_dir, ("Transformer", "MLMTransformer", "SpladePooling"), " beside SpladePooling"):
         if kind == "SpladePooling":
-            config = Config(_object(model_dir / path, "config.json") or {}, str(model_dir / path / "config.json"))
+            config = _config(model_dir / path)
             activation = config.choice("activation_function", ("relu", "log1p_relu"), "relu")
             sums = config.choice("pooling_strategy", ("max", "sum"), "max") == "sum"
             rule = SparseRule(sums, 2 if activation == "log1p_relu" else 1)
-        elif kind not in ("Transformer", "MLMTransformer"):
-            allowed = "Transformer, MLMTransformer, SpladePooling"
-            raise ModelError(
-                f"{model_dir / 'modules.json'} has a module {kind!r} beside SpladePooling, allowed: {allowed}"
-            )
     architecture = architecture_of(raw_config)
     parts = parts_of(architecture)
     if parts is None or parts[1] != MASKED:
@@ -206,13 +196,14 @@ def _weighing(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
     )
 
 
+_COLBERT_FILE = "artifact.metadata"
 _PYLATE_KEYS = ("query_prefix", "document_prefix", "attend_to_expansion_tokens", "do_query_expansion", "skiplist_words")
 
 
 def _late(model_dir: Path, raw_config: Mapping[str, Any]) -> LateRule | None:
     """The rule of a model of late interaction. Sources: PyLate's and ColBERT's files."""
     if architecture_of(raw_config) == COLBERT:
-        config = Config(_object(model_dir, "artifact.metadata") or {}, str(model_dir / "artifact.metadata"))
+        config = _config(model_dir, _COLBERT_FILE)
         return LateRule(
             query_prefix=str(config.value("query_token_id", "[unused0]")),
             document_prefix=str(config.value("doc_token_id", "[unused1]")),
@@ -251,17 +242,10 @@ def _mask_token(model_dir: Path) -> str:
 
 
 def _by_tokens(model_dir: Path, raw_config: Mapping[str, Any], late: LateRule) -> Recipe:
-    denses = []
-    for kind, path in _modules(model_dir):
-        if kind == "Dense":
-            denses.append(_dense(model_dir / path, path, of_tokens=True))
-        elif kind not in ("Transformer", "Normalize"):
-            allowed = "Transformer, Dense, Normalize"
-            raise ModelError(f"{model_dir / 'modules.json'} has a module {kind!r} without Pooling, allowed: {allowed}")
+    modules = _only(model_dir, ("Transformer", "Dense", "Normalize"), " without Pooling")
+    denses = [_dense(model_dir / path, path, of_tokens=True) for kind, path in modules if kind == "Dense"]
     if architecture_of(raw_config) == COLBERT and not denses:
-        dim = Config(_object(model_dir, "artifact.metadata") or {}, str(model_dir / "artifact.metadata")).count(
-            "dim", 128
-        )
+        dim = _config(model_dir, _COLBERT_FILE).count("dim", 128)
         denses.append(DenseModule("", Config(raw_config).count("hidden_size"), dim, False, "identity"))
     max_tokens, lowers_case = _lengths(model_dir)
     return Recipe(
@@ -294,7 +278,7 @@ def _pooling(directory: Path) -> tuple[tuple[PoolingMode, ...], bool]:
 
 
 def _dense(directory: Path, path: str, *, of_tokens: bool = False) -> DenseModule:
-    config = Config(_object(directory, "config.json") or {}, str(directory / "config.json"))
+    config = _config(directory)
     activation = _activation(config.value("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation is None:
         raise config.error("activation_function", f"one of torch's: {', '.join(ACTIVATIONS)}")
@@ -465,6 +449,21 @@ def _modules(model_dir: Path) -> list[tuple[str, str]]:
         if where and (Path(where).is_absolute() or ".." in Path(where).parts):
             raise ModelError(f"{path} path is {shown(where)}, allowed: a directory beside it")
     return found
+
+
+def _only(model_dir: Path, allowed: tuple[str, ...], where: str = "") -> list[tuple[str, str]]:
+    """The modules. Raises: ModelError naming one of another kind."""
+    modules = _modules(model_dir)
+    for kind, _ in modules:
+        if kind not in allowed:
+            raise ModelError(
+                f"{model_dir / 'modules.json'} has a module {kind!r}{where}, allowed: {', '.join(allowed)}"
+            )
+    return modules
+
+
+def _config(directory: Path, name: str = "config.json") -> Config:
+    return Config(_object(directory, name) or {}, str(directory / name))
 
 
 def _module_kinds(model_dir: Path) -> list[str]:
