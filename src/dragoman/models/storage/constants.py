@@ -205,15 +205,20 @@ def _packed(weight: PackedMatrix, parts: RowParts) -> Node:
         rows[where] = pack_int4(part).reshape(len(part), -1) if is_half else part
 
     _submit(weight.values, parts, fill)
-    values = ops.convert(stored.constant, ov.Type.f16)
-    if weight.zero_points is not None:
-        zeros = np.asarray(weight.zero_points).reshape(per_group)
-        values = ops.subtract(values, ops.convert(_integers(zeros, weight.bits), ov.Type.f16))
-    scaled = ops.multiply(values, constant(half_scales(weight).reshape(per_group)))
-    if num_groups == 1:
-        return as_f32(scaled.output(0))
-    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
-    return as_f32(flat.output(0))
+    zeros = weight.zero_points
+    shifts = None if zeros is None else _integers(np.asarray(zeros).reshape(per_group), weight.bits)
+    return _restored(weight.shape, stored.constant, constant(half_scales(weight).reshape(per_group)), shifts)
+
+
+def _restored(shape: tuple[int, ...], values: Node, scales: Node, zero_points: Node | None = None) -> Node:
+    """The numbers, f32 in that shape; values may lie in groups of columns."""
+    numbers = ops.convert(values, ov.Type.f16)
+    if zero_points is not None:
+        numbers = ops.subtract(numbers, ops.convert(zero_points, ov.Type.f16))
+    scaled = ops.multiply(numbers, scales)
+    if tuple(values.get_shape()) != shape:
+        scaled = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
+    return as_f32(scaled.output(0))
 
 
 def half_scales(weight: PackedMatrix) -> Array:
@@ -272,9 +277,7 @@ def _int8(weight: StoredTensor, parts: RowParts) -> Node:
         zero_points.rows[where], scales.rows[where] = quantize_int8(rows, stored.rows[where])
 
     _submit(weight, parts, fill)
-    values = ops.convert(stored.constant, ov.Type.f16)
-    shifted = ops.subtract(values, ops.convert(zero_points.constant, ov.Type.f16))
-    return as_f32(ops.multiply(shifted, scales.constant).output(0))
+    return _restored(shape, stored.constant, scales.constant, zero_points.constant)
 
 
 def _int8_symmetric(weight: StoredTensor, parts: RowParts) -> Node:
@@ -285,7 +288,7 @@ def _int8_symmetric(weight: StoredTensor, parts: RowParts) -> Node:
         scales.rows[where] = quantize_int8_symmetric(rows, stored.rows[where])
 
     _submit(weight, parts, fill)
-    return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
+    return _restored(shape, stored.constant, scales.constant)
 
 
 def _int4(weight: StoredTensor, parts: RowParts) -> Node:
@@ -309,10 +312,7 @@ def _int4(weight: StoredTensor, parts: RowParts) -> Node:
             put_int4(zeros, where.start * num_groups, found.zero_points)
 
     _submit(weight, parts, fill)
-    values, shifts = (ops.convert(node.constant, ov.Type.f16) for node in (stored, zero_points))
-    scaled = ops.multiply(ops.subtract(values, shifts), scales.constant)
-    flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
-    return as_f32(flat.output(0))
+    return _restored(shape, stored.constant, scales.constant, zero_points.constant)
 
 
 def _submit(weight: StoredTensor, parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
