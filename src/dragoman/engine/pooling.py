@@ -12,6 +12,8 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from time import perf_counter
@@ -139,9 +141,7 @@ class Pooler(Protocol):
 class _Job:
     rows: list[Any]
     num_left: int
-    num_tokens: int
-    done: asyncio.Future[None]
-    loop: asyncio.AbstractEventLoop
+    done: Future[None] = field(default_factory=Future)
     begin_s: float = field(default_factory=perf_counter)
     queue_s: float = 0.0
     has_begun: bool = False
@@ -178,10 +178,9 @@ class PoolingEngine:
         raise UnsupportedFeature("this model embeds or scores texts and cannot generate", param="model")
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
-        loop = asyncio.get_running_loop()
         num_tokens = sum(len(text.token_ids) for text in texts)
         rows: list[Any] = [None] * len(texts)
-        job = _Job(rows, len(texts), num_tokens, loop.create_future(), loop)
+        job = _Job(rows, len(texts))
         size = self._model.dimensions
         if not texts:
             return PooledRows(np.empty((0, size), dtype=np.float32), 0.0, 0)
@@ -191,7 +190,7 @@ class PoolingEngine:
             self._queue.add(WaitingText(text, job, index) for index, text in enumerate(texts))
             self._changed.notify_all()
         try:
-            await job.done
+            await asyncio.wrap_future(job.done)
         finally:
             with self._changed:
                 self._jobs.discard(job)
@@ -301,18 +300,11 @@ class _Totals:
 
 
 def _tell(job: _Job, error: ServerError | None) -> None:
-    def settle() -> None:
-        if job.done.done():
-            return
+    with suppress(InvalidStateError):  # its caller has left, or was told before
         if error is None:
             job.done.set_result(None)
         else:
             job.done.set_exception(error)
-
-    try:
-        job.loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop was closed: nothing waits there
-        return
 
 
 @dataclass(slots=True, eq=False)

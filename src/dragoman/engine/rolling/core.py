@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -23,6 +23,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner, StepWork
 from dragoman.engine.rolling.pacing import Pacer
+from dragoman.engine.rolling.pictures import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
@@ -123,14 +124,12 @@ class EngineCore:
         config: RollingConfig,
         proposers: Rows[Proposer] = (),
         clock: Callable[[], float] = perf_counter,
-        is_disturbed: Callable[[], bool] = lambda: False,
-        turn: AbstractContextManager[None] | None = None,
+        embedder: PictureEmbedder | None = None,
         storage: Storage | None = None,
     ) -> None:
         """`clock`, in seconds, times the steps and the requests' deadlines.
 
-        `is_disturbed`: called on the engine thread; True while other work on this machine slows the steps down. `turn`:
-        entered to plan and compute each step, where other engines compute too.
+        `embedder`: computes in turn with the steps, which it slows down.
         """
         self.inbox = Inbox()
         self.stats = RollingStats()
@@ -143,6 +142,8 @@ class EngineCore:
         guessing = None
         if proposers:
             guessing = Speculation(proposers, config.speculation, self._blocks, runner, clock)
+        self._turn = nullcontext() if embedder is None else embedder.turns.steps
+        is_disturbed = (lambda: False) if embedder is None else (lambda: embedder.num_waiting > 0)
         pacer = Pacer(config.max_slowdown, is_disturbed, full_step_tokens=config.max_batch_tokens)
         self._stored = None
         if storage is not None and config.prefix_cache != "off":
@@ -164,7 +165,6 @@ class EngineCore:
         num_kinds = len(runner.pools)
         self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, num_kinds, has_regimes=has_regimes)
         self._clock = clock
-        self._turn = turn or nullcontext()
         # A heap of (time on `clock`, key, True for a deadline to begin); may name requests that have ended.
         self._deadlines: list[tuple[float, int, bool]] = []
         self._arrivals = count()

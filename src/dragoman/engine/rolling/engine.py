@@ -101,10 +101,7 @@ class RollingEngine(Delivering):
         self._embedder = embedder
         self._adapters = adapters
         self._changes: set[Future[None]] = set()  # calls that wait for the engine thread
-        turn = None if embedder is None else embedder.turns.steps
-        self._core = EngineCore(
-            runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, storage=storage
-        )
+        self._core = EngineCore(runner, sampler, config, proposers, embedder=embedder, storage=storage)
         # A sequence must fit both the context and the whole cache.
         lengths = (context_length(runner, config), cache_length(runner))
         self._capabilities = Capabilities(
@@ -129,9 +126,6 @@ class RollingEngine(Delivering):
         self._keys_by_id: dict[str, int] = {}  # of running requests; of several with the same request id, the newest
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
         self._life = OnThread("dragoman-engine")
-
-    def _is_disturbed(self) -> bool:
-        return self._embedder is not None and self._embedder.num_waiting > 0
 
     def log_steps(self, log: StepLog) -> None:
         """Run every step within `log`, which this engine closes. Call this before `start`."""
