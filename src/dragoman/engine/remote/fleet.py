@@ -94,10 +94,7 @@ class Fleet:
         errors of `ask`, except that UpstreamError becomes Overloaded, Unavailable or EngineFailed.
         """
         tried: dict[str, UpstreamError] = {}
-        while len(tried) < MAX_TRIES:
-            upstream = self._next(route, tried)
-            if upstream is None:
-                break
+        while len(tried) < MAX_TRIES and (upstream := self._next(route, tried)) is not None:
             if self._hedge_after_s is not None and drop is not None:
                 answer = await self._hedged(route, upstream, (ask, drop), tried)
                 if answer is not None:
@@ -138,34 +135,29 @@ class Fleet:
         """
         ask, drop = ways
         asked: dict[asyncio.Future[T], Upstream] = {asyncio.ensure_future(ask(first)): first}
-        won: T | None = None
-        is_hedged = False
         try:
-            while asked and won is None:
-                done, _ = await asyncio.wait(
-                    asked, timeout=None if is_hedged else self._hedge_after_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done:
-                    is_hedged = True
-                    second = self._next(route, {first.url, *tried})
-                    if second is not None:
-                        self.num_hedges += 1
-                        asked[asyncio.ensure_future(ask(second))] = second
-                    continue
-                one = next(iter(done))
+            done, _ = await asyncio.wait(asked, timeout=self._hedge_after_s)
+            second = None if done else self._next(route, {first.url, *tried})  # a failure is retried by the caller
+            if second is not None:
+                self.num_hedges += 1
+                asked[asyncio.ensure_future(ask(second))] = second
+            while asked:
+                done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                one = done.pop()
                 upstream = asked.pop(one)
                 try:
-                    won = one.result()
-                    self.num_hedges_won += upstream is not first
+                    answer = one.result()
                 except UpstreamError as error:
                     tried[upstream.url] = error
                     self._suspect(upstream, error)
-                    is_hedged = True  # a failure is retried by the caller, without a hedge
+                else:
+                    self.num_hedges_won += upstream is not first
+                    return answer
+            return None
         finally:
             for one in asked:  # not awaited: a cancellation here would lose the winning answer
                 one.cancel()
                 one.add_done_callback(partial(_drop, drop))
-        return won
 
     def _failure(self, errors: Sequence[UpstreamError], route: Route) -> ServerError:
         if not errors:
