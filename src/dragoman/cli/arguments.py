@@ -112,7 +112,7 @@ class FlagReader:
             self._add(given_by(name, self._words.pop(0)), match)
 
     def arguments(self, words: Sequence[str]) -> Arguments:
-        """What was read. `words`: those without dashes; the only one is the model's directory."""
+        """The values read so far. `words`: those without dashes, of which the only one is the model's directory."""
         problems = list(self.problems)
         if self._has_unknown:  # a stray word may be an unknown option's value, which is already a problem
             return Arguments(tuple(self.givens), tuple(problems))

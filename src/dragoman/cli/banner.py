@@ -14,7 +14,7 @@ from dragoman.server.pooling.base import PoolingKind
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server listens: `unix_socket`, "" = at `host` and `port`."""
+    """The place where the server listens. `unix_socket`: "" = at `host` and `port`."""
 
     host: str
     port: int
