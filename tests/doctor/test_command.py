@@ -15,7 +15,7 @@ from dragoman.cli import doctor, main
 from dragoman.cli.doctor import DoctorArguments
 from dragoman.cli.subcommand import Console
 from dragoman.config.resolve import demo_model_dir
-from dragoman.tools.doctor.findings import Places
+from dragoman.tools.doctor.findings import Machine
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def examined(model: Path, available_kb: int, root: Path, port: str) -> tuple[int
         path.write_text(text, encoding="utf-8")
     out = io.StringIO()
     asked = DoctorArguments((str(model), "--port", port), json=True)
-    code = doctor.run(None, asked, Console({"HOME": str(root)}, out, out), Places(root))
+    code = doctor.run(None, asked, Console({"HOME": str(root)}, out, out), Machine(root))
     return code, json.loads(out.getvalue())
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
-from dragoman.tools.doctor.findings import Finding, Places, Section, prevents_serving, report_text
+from dragoman.tools.doctor.findings import Finding, Machine, Section, prevents_serving, report_text
 from dragoman.tools.doctor.machine import Cache
 from dragoman.tools.doctor.model import ModelFacts, model_section
 from dragoman.tools.doctor.software import software_facts, software_section
@@ -61,11 +61,13 @@ def question(root: Path) -> Question:
         port=0,
         caches=[cache_at(root / "cache")],
         tell_model=lambda available: ToldModel(f"told with {available}"),
-        places=Places(root),
-        limit=limits,
-        machine="x86_64",
-        affinity=lambda: 4,
+        machine=Machine(root, "x86_64", limits, lambda: 4),
     )
+
+
+def on(root: Path, architecture: str) -> Question:
+    """The question on a machine of another architecture, with one core."""
+    return replace(question(root), machine=Machine(root, architecture, limits, lambda: 1))
 
 
 def found(sections: Sequence[Section], name: str = "") -> list[Finding]:
@@ -151,11 +153,10 @@ def test_arm_needs_scalable_vectors_and_other_machines_have_no_kernels(tmp_path:
     machine(tmp_path)
     write(tmp_path / "proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd\n")
     for name, wanted in (("aarch64", "has no SVE"), ("riscv64", "no kernels for riscv64")):
-        asked = replace(question(tmp_path), machine=name, affinity=lambda: 1)
-        [finding] = found(examine(asked))
+        [finding] = found(examine(on(tmp_path, name)))
         assert wanted in finding.text
     write(tmp_path / "proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd sve\n")
-    assert found(examine(replace(question(tmp_path), machine="aarch64", affinity=lambda: 1))) == []
+    assert found(examine(on(tmp_path, "aarch64"))) == []
 
 
 def test_a_machine_on_which_the_runtime_cannot_start_is_not_asked_about_models(tmp_path: Path) -> None:
@@ -170,7 +171,9 @@ def test_limits_of_the_process_are_told(tmp_path: Path) -> None:
     def tight(kind: int) -> int:
         return {resource.RLIMIT_AS: 2 * GB, resource.RLIMIT_NOFILE: 256}[kind]
 
-    warnings = found(examine(replace(question(machine(tmp_path)), limit=tight)))
+    warnings = found(
+        examine(replace(question(tmp_path), machine=Machine(machine(tmp_path), "x86_64", tight, lambda: 4)))
+    )
     assert [(one.level, one.text.partition(",")[0]) for one in warnings] == [
         ("warning", "the process may map 2.0 GB at most"),
         ("warning", "the process may open 256 files at most"),
@@ -203,7 +206,7 @@ def test_a_busy_port_is_told_with_who_has_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         asked = replace(question(machine(tmp_path)), port=port)
-        [finding] = found(examine(replace(asked, places=Places())), "port")
+        [finding] = found(examine(replace(asked, machine=Machine())), "port")
         assert finding.level == "problem"
         assert finding.text == f"cannot listen on 127.0.0.1 port {port}: Address already in use"
         assert f"serve with --port {port + 1}" in finding.mend
@@ -218,7 +221,7 @@ def test_packages_that_are_missing_or_too_old_are_told(tmp_path: Path) -> None:
             raise PackageNotFoundError(name)
         return "2024.0.1" if name == "openvino" else "99.0"
 
-    facts = software_facts(tmp_path, find)
+    facts = software_facts(Machine(tmp_path, find=find))
     section = software_section(facts)
     assert [(one.level, one.text) for one in section.findings] == [
         ("problem", f"openvino 2024.0.1 is installed, and {facts.pins['openvino']} is needed"),
@@ -228,8 +231,8 @@ def test_packages_that_are_missing_or_too_old_are_told(tmp_path: Path) -> None:
 
 
 def test_a_gpu_is_told_where_nothing_uses_it(tmp_path: Path) -> None:
-    write(tmp_path / "nvidia0", "")
-    facts = software_facts(tmp_path)
+    write(tmp_path / "dev" / "nvidia0", "")
+    facts = software_facts(Machine(tmp_path))
     assert facts.has_gpu
     assert any("vllm" in one.mend for one in software_section(replace(facts, extras=())).findings)
     assert not any("vllm" in one.mend for one in software_section(replace(facts, extras=("vllm",))).findings)

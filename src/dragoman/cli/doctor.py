@@ -18,7 +18,7 @@ from dragoman.config.several import Resolved, resolve_all
 from dragoman.config.sources import cache_home
 from dragoman.hub.environment import hub_environment
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
-from dragoman.tools.doctor.findings import Places, prevents_serving, report_json, report_text
+from dragoman.tools.doctor.findings import Machine, prevents_serving, report_json, report_text
 from dragoman.tools.doctor.machine import Cache
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # the default if options cannot be resolved
@@ -50,8 +50,8 @@ def read_doctor(words: ReadWords) -> DoctorArguments | None:
     return words.made(DoctorArguments, server_words=(*words.others, *words.flags))
 
 
-def run(_: object, asked: DoctorArguments, console: Console, places: Places | None = None) -> int:
-    """Print the report. Returns the exit code: 0, or 1 if a server would not start. `places`: replaced in tests."""
+def run(_: object, asked: DoctorArguments, console: Console, machine: Machine | None = None) -> int:
+    """Print the report. Returns the exit code: 0, or 1 if a server would not start. `machine`: replaced in tests."""
     environ = console.variables
     resolved, problem = _resolved(asked.server_words, environ)
     config = None if resolved is None else resolved.process
@@ -63,7 +63,7 @@ def run(_: object, asked: DoctorArguments, console: Console, places: Places | No
             caches=_caches(config, environ),
             tell_model=lambda available: _tell(resolved, problem, available),
             is_offline=hub_environment(environ).is_offline,
-            places=places or Places(),
+            machine=machine or Machine(),
         )
     )
     console.stdout.write((report_json if asked.json else report_text)(sections))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 
-from dragoman.tools.doctor.findings import Places, Section
+from dragoman.tools.doctor.findings import Machine, Section
 from dragoman.tools.doctor.machine import (
     Cache,
-    Limit,
     cache_facts,
     memory_facts,
     memory_section,
@@ -19,7 +17,7 @@ from dragoman.tools.doctor.machine import (
     storage_section,
 )
 from dragoman.tools.doctor.model import ModelFacts, model_section
-from dragoman.tools.doctor.software import Version, software_facts, software_section
+from dragoman.tools.doctor.software import software_facts, software_section
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class ToldModel:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The subject of an examination. `limit`, `find`, `machine`, `affinity`: tests replace them.
+    """The subject of an examination.
 
     `tell_model` reads the model, given the available bytes; called last, since its imports may fail.
     """
@@ -42,26 +40,21 @@ class Question:
     caches: Sequence[Cache]
     tell_model: Callable[[int], ToldModel]
     is_offline: bool = False
-    places: Places = field(default_factory=Places)
-    limit: Limit | None = None
-    find: Version = version
-    machine: str = ""
-    affinity: Callable[[], int] | None = None
+    machine: Machine = field(default_factory=Machine)
 
 
 def examine(asked: Question) -> list[Section]:
     """All sections. Takes up to three seconds, as memory and disks are measured."""
-    places = asked.places
-    processor = processor_facts(places, asked.machine, asked.affinity)
-    memory = memory_facts(places, max(1, round(processor.cores_of_time)), asked.limit)
+    processor = processor_facts(asked.machine)
+    memory = memory_facts(asked.machine, max(1, round(processor.cores_of_time)))
     # Only the first cache's disk is measured, as every start reads it.
     caches = tuple(cache_facts(one, measures=index == 0) for index, one in enumerate(asked.caches))
     sections = [
         processor_section(processor),
         memory_section(memory),
         storage_section(caches, is_offline=asked.is_offline),
-        software_section(software_facts(places.root / "dev", asked.find)),
-        port_section(places, asked.host, asked.port),
+        software_section(software_facts(asked.machine)),
+        port_section(asked.machine, asked.host, asked.port),
     ]
     if any(finding.level == "problem" for finding in (*sections[0].findings, *sections[3].findings)):
         told = ToldModel("not examined: what would load it does not work here")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import platform
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +36,26 @@ class Section:
     findings: tuple[Finding, ...] = ()
 
 
+def _hard_limit(kind: int) -> int:
+    return resource.getrlimit(kind)[1]
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The files in which Linux describes itself; tests replace them."""
+class Machine:
+    """The examined machine as Linux and Python describe it; tests replace parts. `root`: of Linux's files.
+
+    `limit`: a resource's hard limit, -1 = none. `find`: a package's version, or raises PackageNotFoundError.
+    """
 
     root: Path = Path("/")
+    architecture: str = field(default_factory=platform.machine)
+    limit: Callable[[int], int] = _hard_limit
+    usable_cores: Callable[[], int] = _usable_cores
+    find: Callable[[str], str] = version
 
     def text(self, path: str) -> str:
         """The file's text, stripped; "" if it cannot be read."""

@@ -6,12 +6,11 @@ Measures memory and disks for less than a second each, and writes a temporary fi
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from time import perf_counter
 
 from dragoman.cores import time_quota
 from dragoman.host.machine import available_memory_bytes
-from dragoman.tools.doctor.findings import Finding, Places, Section, in_gb
+from dragoman.tools.doctor.findings import Finding, Machine, Section, in_gb
 
 # Flags of /proc/cpuinfo, and their usual names.
 _FEATURES = {
@@ -41,8 +40,6 @@ _POWER_SAVING = "powersave"
 LEAST_BYTES = 512 << 20  # the runtime, its compiled code and a small model with a short context
 _LEAST_DESCRIPTORS = 1024  # one per connection, and some files
 _SMALLEST_BUFFER = 32 << 20
-
-Limit = Callable[[int], int]
 
 _PROBE_BYTES = 64 << 20
 _PROBE_PIECE = 4 << 20
@@ -72,22 +69,20 @@ class ProcessorFacts:
         return self.usable_cores if self.quota_cores is None else min(self.usable_cores, self.quota_cores)
 
 
-def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | None = None) -> ProcessorFacts:
-    """The facts. `machine`: "" = this architecture. `affinity`: the usable cores, None = by Linux."""
-    machine = machine or platform.machine()
-    text = places.text("proc/cpuinfo")
+def processor_facts(machine: Machine) -> ProcessorFacts:
+    text = machine.text("proc/cpuinfo")
     fields = dict(_fields(text))
     flags = set((fields.get("flags") or fields.get("Features") or "").split())
     cores = sum(line.startswith("processor") for line in text.splitlines()) or os.cpu_count() or 1
     return ProcessorFacts(
-        name=fields.get("model name") or fields.get("Hardware") or machine,
-        machine=machine,
+        name=fields.get("model name") or fields.get("Hardware") or machine.architecture,
+        machine=machine.architecture,
         features=[word for flag, word in _FEATURES.items() if flag in flags],
         cores=cores,
-        usable_cores=min(cores, affinity() if affinity else len(os.sched_getaffinity(0))),
-        quota_cores=time_quota(places.text),
-        memory_nodes=max(1, sum(1 for _ in places.names("sys/devices/system/node", "node[0-9]*"))),
-        governor=places.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
+        usable_cores=min(cores, machine.usable_cores()),
+        quota_cores=time_quota(machine.text),
+        memory_nodes=max(1, sum(1 for _ in machine.names("sys/devices/system/node", "node[0-9]*"))),
+        governor=machine.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
     )
 
 
@@ -176,18 +171,16 @@ class MemoryFacts:
     huge_pages: str | None
 
 
-def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -> MemoryFacts:
-    """The facts about memory. `limit` returns a resource's hard limit, -1 = none; None = the kernel's."""
-    limit = limit or (lambda kind: resource.getrlimit(kind)[1])
-    root = places.root
+def memory_facts(machine: Machine, num_threads: int) -> MemoryFacts:
+    root = machine.root
     available = available_memory_bytes(root / "proc/meminfo", root / "sys/fs/cgroup", root / "proc/self/cgroup")
-    space = limit(resource.RLIMIT_AS)
-    modes = places.text("sys/kernel/mm/transparent_hugepage/enabled")
+    space = machine.limit(resource.RLIMIT_AS)
+    modes = machine.text("sys/kernel/mm/transparent_hugepage/enabled")
     return MemoryFacts(
-        total_bytes=_total(places),
+        total_bytes=_total(machine),
         available_bytes=available,
         address_space_bytes=None if space == resource.RLIM_INFINITY else space,
-        open_files=limit(resource.RLIMIT_NOFILE),
+        open_files=machine.limit(resource.RLIMIT_NOFILE),
         bytes_per_s=_bandwidth(num_threads, available),
         huge_pages=modes.partition("[")[2].partition("]")[0] or None,
     )
@@ -238,8 +231,8 @@ def _bandwidth(num_threads: int, available: int) -> float | None:
         return None
 
 
-def _total(places: Places) -> int | None:
-    for line in places.text("proc/meminfo").splitlines():
+def _total(machine: Machine) -> int | None:
+    for line in machine.text("proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return None
@@ -365,14 +358,14 @@ def _read_speed(directory: Path) -> float | None:
 # --- port -------------------------------------------------------------------------------------------------------------
 
 
-def port_section(places: Places, host: str, port: int) -> Section:
+def port_section(machine: Machine, host: str, port: int) -> Section:
     """The section on `port`; 0 = any free port. `host`: one or several, separated by commas."""
     told = {"host": host, "port": port}
     try:
         for address in host.split(","):
             _listen(address, port).close()
     except OSError as error:
-        holder = _holder(places, port)
+        holder = _holder(machine, port)
         by = f" by {holder}" if holder else ""
         why = (error.strerror or str(error)).partition(" (while ")[0]  # Python repeats the address
         reason = f"cannot listen on {address} port {port}: {why}"
@@ -387,20 +380,20 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
-def _holder(places: Places, port: int) -> str:
+def _holder(machine: Machine, port: int) -> str:
     """The process that listens there; "" if it is not visible."""
-    wanted = {f"socket:[{inode}]" for inode in _inodes(places, port)}
-    for number in places.names("proc", "[0-9]*") if wanted else ():
-        directory = places.root / "proc" / number / "fd"
+    wanted = {f"socket:[{inode}]" for inode in _inodes(machine, port)}
+    for number in machine.names("proc", "[0-9]*") if wanted else ():
+        directory = machine.root / "proc" / number / "fd"
         with suppress(OSError):
             if any(os.readlink(link) in wanted for link in directory.iterdir()):
-                return f"process {number} ({places.text(f'proc/{number}/comm')})"
+                return f"process {number} ({machine.text(f'proc/{number}/comm')})"
     return ""
 
 
-def _inodes(places: Places, port: int) -> Iterator[str]:
+def _inodes(machine: Machine, port: int) -> Iterator[str]:
     for table in ("proc/net/tcp", "proc/net/tcp6"):
-        for line in places.text(table).splitlines()[1:]:
+        for line in machine.text(table).splitlines()[1:]:
             columns = line.split()
             if columns[3] == _LISTENS and int(columns[1].rpartition(":")[2], 16) == port:
                 yield columns[9]

@@ -5,24 +5,21 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, requires
 
 from dragoman import __version__
 from dragoman.engine.vllm.accelerators import has_gpu
 from dragoman.errors import how_to_install
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale, why_not
-from dragoman.tools.doctor.findings import Finding, Section
+from dragoman.tools.doctor.findings import Finding, Machine, Section
 
 _TOLD = ("openvino", "numpy", "tokenizers")  # beside the problems
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _PINNED = re.compile(r"~=\s*(\d+\.\d+)\.\d+")
 _FOR_DEVELOPERS = "dev"
-
-Version = Callable[[str], str]
 
 _AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel file"
 
@@ -45,8 +42,8 @@ class SoftwareFacts:
     has_stale_kernels: bool = False
 
 
-def software_facts(devices: Path, find: Version = version) -> SoftwareFacts:
-    """The installed software. `find` returns a package's version, or raises PackageNotFoundError. Never raises."""
+def software_facts(machine: Machine) -> SoftwareFacts:
+    """The installed software. Never raises."""
     needed: dict[str, str | None] = {}
     pins: dict[str, str] = {}
     of_extras: dict[str, list[str]] = {}
@@ -58,17 +55,17 @@ def software_facts(devices: Path, find: Version = version) -> SoftwareFacts:
         if extra is not None:
             of_extras.setdefault(extra[1], []).append(name[0])
             continue
-        needed[name[0]] = _version(find, name[0])
+        needed[name[0]] = _version(machine, name[0])
         if pin := _PINNED.search(requirement):
             pins[name[0]] = pin[1]
     of_extras.pop(_FOR_DEVELOPERS, None)
-    here = {extra: all(_version(find, name) for name in names) for extra, names in of_extras.items()}
+    here = {extra: all(_version(machine, name) for name in names) for extra, names in of_extras.items()}
     return SoftwareFacts(
         needed,
         pins,
         tuple(extra for extra, is_here in here.items() if is_here),
         tuple(extra for extra, is_here in here.items() if not is_here),
-        has_gpu(devices),
+        has_gpu(machine.root / "dev"),
         why_not(),
         is_stale(),
     )
@@ -127,8 +124,8 @@ def _requirements() -> Sequence[str]:
         return ()
 
 
-def _version(find: Version, name: str) -> str | None:
+def _version(machine: Machine, name: str) -> str | None:
     try:
-        return find(name)
+        return machine.find(name)
     except PackageNotFoundError:
         return None
