@@ -15,7 +15,7 @@ from typing import TextIO
 from dragoman.batch.files import AnswerFile, BatchError
 from dragoman.batch.run import USER_AGENT, Answer, Batch, BatchFiles, Sender, Tally, Unreachable, open_files
 from dragoman.cli.batch import BatchArguments
-from dragoman.cli.progress import CLEAR_LINE, REDRAW_S
+from dragoman.cli.progress import REDRAW_S, StatusLine
 from dragoman.cli.subcommand import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ModelError, ServerError
@@ -130,28 +130,26 @@ class AnswerDisplay:
     """Shows the number of answered lines: redrawn on a terminal, elsewhere as occasional plain lines."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+        self._line = StatusLine(stream)
         self._clock = clock
-        self._is_terminal = stream.isatty()
         self._begin_s = self._drawn_s = clock()
         self._begin_done: int | None = None
-        self._is_drawn = False
 
     def __call__(self, tally: Tally) -> None:
         now = self._clock()
         if self._begin_done is None:
             self._begin_done = tally.num_before
-        if now - self._drawn_s < (REDRAW_S if self._is_terminal else _LINE_S):
+        if now - self._drawn_s < (REDRAW_S if self._line.is_terminal else _LINE_S):
             return
-        self._drawn_s, self._is_drawn = now, True
+        self._drawn_s = now
         line = _progress_line(tally, now - self._begin_s, self._begin_done)
-        self._stream.write(f"{CLEAR_LINE}{line}" if self._is_terminal else f"{line}\n")
-        self._stream.flush()
+        if self._line.is_terminal:
+            self._line.draw(line)
+        else:
+            self._line.end(f"{line}\n")
 
     def finish(self) -> None:
-        if self._is_terminal and self._is_drawn:
-            self._stream.write(CLEAR_LINE)
-            self._stream.flush()
+        self._line.end()
 
 
 _BAR = 24

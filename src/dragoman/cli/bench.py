@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.commands import FAILED, INTERRUPTED
-from dragoman.cli.progress import CLEAR_LINE
+from dragoman.cli.progress import StatusLine
 from dragoman.cli.subcommand import Command, CommandOption, Console, ReadWords, as_url, cite, flag_of
 from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text
 from dragoman.tools.bench.apis import APIS
@@ -242,33 +242,26 @@ class BenchDisplay:
     """A callback (label, run) that writes to `stream`, several times a second, on the event loop."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_terminal = stream.isatty()
+        self._line = StatusLine(stream)
         self._shown: tuple[str, Run] | None = None
 
     def __call__(self, label: str, run: Run) -> None:
         if self._shown is not None and self._shown[1] is not run:
             self.finish()
         self._shown = (label, run)
-        if self._is_terminal:
+        if self._line.is_terminal:
             done = round(_WIDTH * run.fraction)
             bar = "#" * done + "-" * (_WIDTH - done)
             minutes, seconds = divmod(int(run.duration_s), 60)
             counts = f"{_counts(run)}, {run.running} running, {minutes}:{seconds:02}"
-            self._write(f"{CLEAR_LINE}  {label} [{bar}] {run.fraction:4.0%} {counts}")
+            self._line.draw(f"  {label} [{bar}] {run.fraction:4.0%} {counts}")
 
     def finish(self) -> None:
         """End the shown run's line, with its result if it counts."""
         if self._shown is None:
             return
         (label, run), self._shown = self._shown, None
-        start = CLEAR_LINE if self._is_terminal else ""
-        line = f"  {label}: {_counts(run)} in {run.duration_s:.1f} s\n" if run.is_counted else ""
-        self._write(start + line)
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        self._line.end(f"  {label}: {_counts(run)} in {run.duration_s:.1f} s\n" if run.is_counted else "")
 
 
 def _counts(run: Run) -> str:

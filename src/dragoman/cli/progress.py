@@ -1,6 +1,6 @@
-"""Shows a load's progress: on a terminal one redrawn line, elsewhere one plain line per finished stage.
+"""Shows progress: on a terminal one redrawn line, elsewhere plain lines.
 
-Called by the loading code, on one thread at a time.
+`ProgressDisplay` is called by the loading code, on one thread at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,26 @@ from dragoman.logs import write_to
 
 SURE_S = 5.0  # of a stage, before an estimate is useful
 REDRAW_S = 0.1  # enough for a terminal, and cheap for the load
-CLEAR_LINE = "\r\x1b[K"
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class StatusLine:
+    """A line that is drawn anew on a terminal until it ends; elsewhere only its end is written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.is_terminal = stream.isatty()
+        self._stream = stream
+        self._is_drawn = False
+
+    def draw(self, text: str) -> None:
+        if self.is_terminal:
+            self._is_drawn = True
+            write_to(self._stream, f"{_CLEAR_LINE}{text}")  # a full disk must not end the load
+
+    def end(self, text: str = "") -> None:
+        """Write this line in place of the drawn one; "" = only clear that."""
+        start, self._is_drawn = _CLEAR_LINE if self._is_drawn else "", False
+        write_to(self._stream, start + text)
 
 
 class ProgressDisplay:
@@ -21,9 +40,8 @@ class ProgressDisplay:
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
         self.name = name
-        self._stream = stream
+        self._line = StatusLine(stream)
         self._clock = clock
-        self._is_terminal = stream.isatty()
         self._stage = ""
         self._started_s = self._drawn_s = 0.0
 
@@ -33,10 +51,10 @@ class ProgressDisplay:
         if stage != self._stage:
             self.finish()
             self._stage, self._started_s, self._drawn_s = stage, now, float("-inf")
-        if self._is_terminal and now - self._drawn_s >= REDRAW_S:
+        if self._line.is_terminal and now - self._drawn_s >= REDRAW_S:
             self._drawn_s = now
             done = f" {fraction:4.0%}{self._left(now, fraction)}" if fraction else ""
-            self._write(f"{CLEAR_LINE}  {stage} ...{done}")
+            self._line.draw(f"  {stage} ...{done}")
 
     def _left(self, now: float, fraction: float) -> str:
         """The estimated time left for the stage, "" while that is uncertain."""
@@ -49,12 +67,8 @@ class ProgressDisplay:
         """End the running stage, if any, and write its duration."""
         if not self._stage:
             return
-        start = CLEAR_LINE if self._is_terminal else ""
-        self._write(f"{start}  {self._stage}: {self._clock() - self._started_s:.1f} s\n")
+        self._line.end(f"  {self._stage}: {self._clock() - self._started_s:.1f} s\n")
         self._stage = ""
-
-    def _write(self, text: str) -> None:
-        write_to(self._stream, text)  # a full disk must not end the load
 
 
 def note_to(stream: TextIO) -> Callable[[str], None]:
