@@ -8,8 +8,9 @@ from typing import Any
 from dragoman.engine.base import EngineStats, Health
 from dragoman.errors import EngineFailed, InvalidRequest, ServerError
 from dragoman.histogram import Histogram
-from dragoman.server.observation.metrics import CallMetrics, MetricsRegistry
+from dragoman.server.observation.metrics import MetricsRegistry
 from dragoman.server.observation.record import CallRecord, RequestRecord, SequenceRecord
+from dragoman.server.observation.watch import CallMetrics
 from dragoman.types import FinishReason
 from tests.support.openmetrics import openmetrics_families
 from tests.support.tables import table

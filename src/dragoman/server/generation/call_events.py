@@ -10,7 +10,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from dragoman.coroutines import cancel_all
 from dragoman.errors import Cancelled, failure_of
 from dragoman.server.api import IndexedEvent
 from dragoman.server.registry import GenerationService
@@ -96,8 +95,10 @@ class CallEvents:
     async def aclose(self) -> None:
         """Abort every request that still runs, and wait until that is done."""
         tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
         if tasks:  # else a second call would wait for a turn of the loop
-            await cancel_all(tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self, most_s: float) -> None:
         change = self._next_change()

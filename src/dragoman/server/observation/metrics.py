@@ -1,4 +1,4 @@
-"""Metrics of engines, calls, loads and memory, in Prometheus' text format or in OpenMetrics', which also has exemplars.
+"""A server's metrics in Prometheus' text format or in OpenMetrics', which also has exemplars.
 
 Engines' gauges and totals are read at a scrape, so that the step loop pays nothing. The same numbers also come under the
 names of vLLM and TGI, for existing dashboards; those without a counterpart are missing. On the event loop. Sources:
@@ -22,47 +22,18 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.samples import Exemplar
 
 from dragoman.engine.base import Engine, EngineStats, Health
-from dragoman.histogram import COUNTS, SECONDS, Histogram
+from dragoman.histogram import SECONDS, Histogram
 from dragoman.pictures.memory import num_lent_bytes
 from dragoman.server.http.exchange import Bodies
-from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
+from dragoman.server.observation.watch import CallMetrics, metric_of
 from dragoman.types import FinishReason
 
 LIBRARY_PREFIX = "vllm:"
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
 OPENMETRICS_MEDIA_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
-
-
-def metric_of(
-    family: Callable[..., Any], name: str, text: str, labels: Sequence[str], values: Mapping[Any, Any]
-) -> Metric:
-    """A metric with a sample for each value that is not None. `values`: numbers or histograms, by labels or the only one."""
-    metric: Any = family(name, text, labels=labels)
-    for key, value in values.items():
-        words = [key] if isinstance(key, str) else list(key)
-        if isinstance(value, Histogram):
-            metric.add_metric(words, _buckets(value), value.total)
-        elif value is not None:
-            metric.add_metric(words, value)
-    made: Metric = metric
-    return made
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
-    """Bounds, cumulative counts, and exemplars: a value and its trace."""
-    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
-    for place, (bound, count) in enumerate(histogram.cumulative()):
-        example = histogram.examples.get(place)
-        if example is None:
-            buckets.append((bound, count))
-        else:
-            exemplar = Exemplar({"trace_id": example.trace_id}, example.value, round(example.at_s, 3))
-            buckets.append((bound, count, exemplar))
-    return buckets
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -305,126 +276,6 @@ def _of_tgi(labels: list[str], health: Mapping[str, Health], calls: CallMetrics)
     failed = {(model, reason): count for model in health for reason, count in calls.failures(model).items()}
     name = "tgi_request_failure"
     yield metric_of(UnknownMetricFamily, name, name, [*labels, "err"], failed)
-
-
-# --- calls ------------------------------------------------------------------------------------------------------------
-
-_Key = tuple[str, str, str]  # API, model and outcome
-
-_CALL_HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
-    "dragoman_queue_seconds": ("Seconds that requests waited for their first step", SECONDS),
-    "dragoman_time_to_first_token_seconds": ("Seconds from a request's beginning to its first output", SECONDS),
-    "dragoman_inter_token_seconds": ("Seconds between the outputs of a sequence", SECONDS),
-    "dragoman_request_seconds": ("Seconds that calls took, from first to last byte", SECONDS),
-    "dragoman_request_prompt_tokens": ("Prompt tokens of requests", COUNTS),
-    "dragoman_request_completion_tokens": ("Completion tokens of requests", COUNTS),
-    "dragoman_prefill_seconds": ("Seconds from a request's first step to its first output", SECONDS),
-    "dragoman_decode_seconds": ("Seconds from a request's first output to its last", SECONDS),
-    "dragoman_inference_seconds": ("Seconds from a request's first step to its last output", SECONDS),
-    "dragoman_mean_token_seconds": ("Seconds of inference for each token of a request's longest sequence", SECONDS),
-    "dragoman_longest_completion_tokens": ("Completion tokens of a request's longest sequence", COUNTS),
-}
-
-DROPPED = "dropped"
-
-
-class CallMetrics:
-    def __init__(self) -> None:
-        self._calls: Counter[_Key] = Counter()
-        self._tokens: dict[str, Counter[_Key]] = {"prompt": Counter(), "cached": Counter(), "completion": Counter()}
-        self._sequences: Counter[tuple[str, str, str, str]] = Counter()  # API, model, outcome, finish reason
-        self._rejections: Counter[tuple[str, str, str]] = Counter()  # API, model, reason
-        self._failures: Counter[tuple[str, str]] = Counter()  # model, reason; each call that has not finished once
-        self._histograms: dict[str, dict[_Key, Histogram]] = {name: {} for name in _CALL_HISTOGRAMS}
-
-    def observe(self, record: CallRecord) -> None:
-        outcome = record.outcome
-        key = (record.api, record.model, str(outcome))
-        self._calls[key] += 1
-        for kind, counts in self._tokens.items():
-            counts[key] += getattr(record, f"num_{kind}_tokens")
-        if record.error is not None:
-            self._rejections[record.api, record.model, record.error.kind] += 1
-        if outcome is Outcome.CLIENT_GONE:
-            self._failures[record.model, DROPPED] += 1
-        elif record.error is not None:
-            self._failures[record.model, record.error.kind] += 1
-        trace_id = record.trace.trace_id if record.trace is not None and record.trace.is_sampled else ""
-        self._of("dragoman_request_seconds", key).add(record.end_s - record.begin_s, trace_id)
-        for request in record.requests:
-            self._observe_request(request, key, trace_id)
-            if request.prepared_s is not None and outcome is not Outcome.REFUSED:
-                for sequence in request.sequences:
-                    self._sequences[(*key, str(sequence.finish_reason or FinishReason.ABORT))] += 1
-
-    def _observe_request(self, request: RequestRecord, key: _Key, trace_id: str) -> None:
-        observed = {} if request.queue_s is None else {"queue_seconds": request.queue_s}
-        if request.first_token_s is not None:
-            observed |= _phases(request)
-            self._of("dragoman_inter_token_seconds", key).add_all(request.gaps_s(), trace_id)
-        for name, value in observed.items():
-            self._of(f"dragoman_{name}", key).add(value, trace_id)
-
-    def collect(self) -> Iterator[Metric]:
-        labels, counter = ["api", "model", "outcome"], CounterMetricFamily
-        yield metric_of(counter, "dragoman_requests", "Calls that have ended", labels, self._calls)
-        for kind, counts in self._tokens.items():
-            yield metric_of(counter, f"dragoman_{kind}_tokens_of_requests", f"Tokens: {kind}, of calls", labels, counts)
-        text = "Sequences that requests asked for, by why they ended"
-        yield metric_of(counter, "dragoman_sequences", text, [*labels, "finish_reason"], self._sequences)
-        text = "Calls that were answered with an error"
-        yield metric_of(counter, "dragoman_errors", text, ["api", "model", "reason"], self._rejections)
-        for name, (text, _) in _CALL_HISTOGRAMS.items():
-            yield metric_of(HistogramMetricFamily, name, text, labels, self._histograms[name])
-
-    def count(self, name: str, model: str) -> float:
-        """A counter summed over APIs and outcomes. `name`: `requests`, `finished` (of these), or a kind of tokens."""
-        counts = self._tokens.get(name, self._calls)
-        outcomes = {Outcome.FINISHED} if name == "finished" else set(Outcome)
-        return sum(count for (_, served, outcome), count in counts.items() if served == model and outcome in outcomes)
-
-    def finish_reasons(self, model: str) -> Mapping[str, int]:
-        """The number of sequences by finish reason; sequences cut off count as aborted."""
-        counts: Counter[str] = Counter()
-        for (_, served, _, reason), count in self._sequences.items():
-            if served == model:
-                counts[reason] += count
-        return counts
-
-    def failures(self, model: str) -> Mapping[str, int]:
-        """The number of unfinished calls by kind of error; `DROPPED` = the client left."""
-        return {reason: count for (served, reason), count in self._failures.items() if served == model}
-
-    def histogram(self, name: str, model: str) -> Histogram:
-        """A histogram summed over APIs and outcomes."""
-        merged = Histogram(_CALL_HISTOGRAMS[name][1])
-        for (_, served, _), histogram in self._histograms[name].items():
-            if served == model:
-                merged.merge(histogram)
-        return merged
-
-    def _of(self, name: str, key: _Key) -> Histogram:
-        by_key = self._histograms[name]
-        if key not in by_key:
-            by_key[key] = Histogram(_CALL_HISTOGRAMS[name][1])
-        return by_key[key]
-
-
-def _phases(request: RequestRecord) -> dict[str, float]:
-    times = request.event_s
-    first_s, last_s = min(each[0] for each in times), max(each[-1] for each in times)
-    begin_s = min(request.first_step_s, first_s)
-    longest = max(sequence.num_tokens for sequence in request.sequences)
-    found = {
-        "time_to_first_token_seconds": first_s - request.begin_s,
-        "request_prompt_tokens": request.num_prompt_tokens,
-        "request_completion_tokens": request.num_completion_tokens,
-        "prefill_seconds": first_s - begin_s,
-        "decode_seconds": last_s - first_s,
-        "inference_seconds": last_s - begin_s,
-        "longest_completion_tokens": longest,
-    }
-    return {**found, "mean_token_seconds": (last_s - begin_s) / longest} if longest else found
 
 
 # --- loads and memory -------------------------------------------------------------------------------------------------
