@@ -147,12 +147,31 @@ async def test_too_many_calls_that_wait_are_an_overload(release: threading.Event
 
 
 @in_loop
-async def test_threads_end_when_there_is_nothing_to_do_and_begin_anew() -> None:
-    pool = HookPool(PATIENCE_S, num_threads=2, idle_s=0.001)
+async def test_threads_end_when_nobody_can_use_them_any_more() -> None:
+    pool: HookPool | None = HookPool(PATIENCE_S, num_threads=2)
+    assert pool is not None
     assert pool.num_live == 0
-    for _ in range(3):
-        assert await pool.run(lambda: "work") == "work"
-        await until(lambda: pool.num_live == 0)
+    threads = [await pool.run(threading.current_thread) for _ in range(3)]
+    assert all(thread.is_alive() for thread in threads)
+    pool = None
+    await until(lambda: not any(thread.is_alive() for thread in threads))
+
+
+@table("has_successor", [False, True])
+@in_loop
+async def test_a_thread_that_was_stuck_takes_jobs_again_unless_it_has_a_successor(has_successor: bool) -> None:
+    release = threading.Event()
+    pool = HookPool(PATIENCE_S, num_threads=1)
+    stuck = await start(pool, release.wait)
+    stuck.cancel()
+    await asyncio.wait((stuck,))
+    assert (pool.num_stuck, pool.num_live) == (1, 0)
+    if has_successor:
+        assert await pool.run(lambda: "successor") == "successor"
+    release.set()
+    await until(lambda: pool.num_stuck == 0)
+    assert pool.num_live == 1
+    assert await pool.run(lambda: "next") == "next"
 
 
 @in_loop

@@ -47,17 +47,13 @@ def handle(inputs):
 
 
 def objects() -> Counter[str]:
-    """The objects of this package and of an operator's file that the interpreter knows, by type.
-
-    Without the pools of hook threads, which hold nothing and end by themselves when they have had no work for a while.
-    """
+    """The objects of this package and of an operator's file that the interpreter knows, by type."""
     gc.collect()
     found: Counter[str] = Counter()
     for one in gc.get_objects():
         kind = type(one)
         if str(kind.__module__).startswith(("dragoman", "openvino", "tokenizers")):
             found[f"{kind.__module__}.{kind.__qualname__}"] += 1
-    del found["dragoman.server.apis.lmi.hooks.threads.HookPool"]
     return found
 
 
