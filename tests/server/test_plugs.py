@@ -12,7 +12,7 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from dragoman.cli.banner import BannerFacts, banner
+from dragoman.cli.banner import Address, BannerFacts, banner
 from dragoman.server import apis
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
@@ -139,7 +139,7 @@ def test_it_stands_in_the_list_at_the_root(client: httpx.Client) -> None:
 
 
 def test_it_stands_in_the_banner() -> None:
-    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080))
+    text = banner(BannerFacts("m", "/models/m", Address("127.0.0.1", 8080)))
     assert "Parrot" in text
 
 
