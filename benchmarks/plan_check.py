@@ -34,7 +34,7 @@ import msgspec
 
 from benchmarks.serving import load
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.plan_run import HttpService, ServedModel, replica_for
+from dragoman.cli.plan_run import HttpService, replica_for, served_model
 from dragoman.config.resolve import demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import environment
@@ -216,14 +216,14 @@ def check(asked: argparse.Namespace, words: Sequence[str], step_log: Path) -> li
         workload = Workload(1.0, asked.prompt_tokens, asked.output_tokens)
         return Planner(replica, costs, workload, "least-outstanding").carries(1)
 
-    with ServedModel(words, step_log) as server:
-        service = HttpService(server.url, config.name, replica.vocab_size)
+    with served_model(words, step_log) as url:
+        service = HttpService(url, config.name, replica.vocab_size)
         saturated = asked.saturated
         if saturated is None:
             answered = asyncio.run(ask_all(service, cases, lambda stage, fraction: None))
             saturated = saturating(costs_of(logged_steps(step_log), answered))
         taken = [
-            asyncio.run(take_turns(service, cases, server.url, pieces_of(asked, number, saturated), replica.vocab_size))
+            asyncio.run(take_turns(service, cases, url, pieces_of(asked, number, saturated), replica.vocab_size))
             for number in range(len(asked.shares))
         ]
     checks = []
