@@ -134,7 +134,7 @@ _EFFECTS: Mapping[str, str] = {
     "normalize": "vectors of length 1; as the model does if absent",
     "prompt_name": "one of the model's prompts; of late interaction: query, or document if absent",
 }
-_WORDS = replace(V1, bounds={"dimensions": Bounds(1)})
+_WORDS = replace(V1, bounds={"dimensions": Bounds(1)}, ignored=IGNORED_FIELDS)
 _OWN_TYPES: Mapping[str, Schema] = {
     "truncate_prompt_tokens": CUT_SCHEMA,
     "task": {"enum": list(TASKS)},
@@ -151,7 +151,6 @@ def bodies(profile: ModelProfile) -> dict[str, Schema]:
         needed={"input": texts_schema(profile.limits)},
         defaults={"add_special_tokens": True, "use_activation": True, "allow_token_ids": False},
         own=_OWN_TYPES,
-        ignored=IGNORED_FIELDS,
     )
     return {"ClassifyRequest": made(ClassifyBody), "PoolingRequest": made(PoolingBody)}
 

@@ -159,12 +159,11 @@ def score_body(profile: ModelProfile) -> Schema:
     whole = struct_body(
         ScoreBody,
         {**EFFECTS, "truncate_prompt_tokens": cut},
-        V1,
+        replace(V1, ignored=IGNORED_FIELDS),
         profile,
         needed={},
         defaults={"use_activation": True},
         own={"truncate_prompt_tokens": CUT_SCHEMA},
-        ignored=IGNORED_FIELDS,
     )["properties"]
     more = {name: schema for name, schema in whole.items() if not any(name in pair for pair in SIDES)}
     return any_of(*(an_object({first: side, second: side}, more) for first, second in SIDES))

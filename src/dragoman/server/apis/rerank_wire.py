@@ -137,12 +137,11 @@ def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
     return struct_body(
         RerankBody,
         {**EFFECTS, "max_chunks_per_doc": pieces, "truncate_prompt_tokens": cut},
-        replace(words, bounds=BOUNDS),
+        replace(words, bounds=BOUNDS, ignored=IGNORED_FIELDS),
         profile,
         needed={"query": TEXT, "documents": documents},
         defaults={"return_documents": False, "truncation": True, "use_activation": True},
         own={"truncate_prompt_tokens": CUT_SCHEMA, "rank_fields": array({"const": "text"})},
-        ignored=IGNORED_FIELDS,
     )
 
 

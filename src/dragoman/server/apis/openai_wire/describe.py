@@ -283,21 +283,19 @@ def struct_body(
     needed: Mapping[str, Schema],
     defaults: Mapping[str, Any] | None = None,
     own: Mapping[str, Schema] | None = None,
-    ignored: Mapping[str, str] | None = None,
     text: str = "",
 ) -> Schema:
     """The schema of a body that is read as a `kind`; the rest is as of `field_schemas`.
 
     `needed`: schemas of the fields that it must have, besides a `model` that the profile requires.
-    `ignored`: fields that the Struct does not have, and why. `text`: a description instead of the Struct's.
+    `text`: a description instead of the Struct's.
     """
     made = struct_schemas([kind])[kind.__name__]
     required = {**needed, **({"model": TEXT} if profile.requires_model else {})}
     replaced = {**(own or {}), **required}
     fields = field_schemas(made, effects, profile, model, required=required, defaults=defaults, own=replaced)
-    idle = {name: {"description": f"without effect: {reason}"} for name, reason in (ignored or {}).items()}
     head = {"type": "object", "description": text} if text else made
-    return {**head, "properties": {**fields, **idle}, "required": list(required)}
+    return {**head, "properties": fields, "required": list(required)}
 
 
 def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:

@@ -10,7 +10,7 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -301,7 +301,7 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
     return struct_body(
         EmbeddingsBody,
         _EFFECTS,
-        words,
+        replace(words, ignored={"user": "an end-user label; nothing is tracked per user"}),
         profile,
         needed={"input": texts_schema(profile.limits)},
         defaults={"encoding_format": "float", "add_special_tokens": True, "allow_token_ids": False},
@@ -310,7 +310,6 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
             "encoding_format": {"enum": list(FORMATS)},
             "truncate_prompt_tokens": CUT_SCHEMA,
         },
-        ignored={"user": "an end-user label; nothing is tracked per user"},
     )
 
 
