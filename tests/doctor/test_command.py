@@ -15,7 +15,7 @@ from dragoman.cli import doctor, main
 from dragoman.cli.doctor import DoctorArguments
 from dragoman.cli.subcommand import Console
 from dragoman.config.resolve import demo_model_dir
-from dragoman.tools.doctor.findings import Machine
+from dragoman.tools.doctor.machine import Machine
 
 
 @pytest.fixture

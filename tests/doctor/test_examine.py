@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
-from dragoman.tools.doctor.findings import Finding, Machine, Section, prevents_serving, report_text
-from dragoman.tools.doctor.machine import Cache
+from dragoman.tools.doctor.findings import Finding, Section, prevents_serving, report_text
+from dragoman.tools.doctor.machine import Cache, Machine
 from dragoman.tools.doctor.model import ModelFacts, model_section
 from dragoman.tools.doctor.software import software_facts, software_section
 from tests.support.tables import table

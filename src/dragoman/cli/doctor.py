@@ -18,8 +18,8 @@ from dragoman.config.several import Resolved, resolve_all
 from dragoman.config.sources import cache_home
 from dragoman.hub.environment import hub_environment
 from dragoman.tools.doctor.examine import Question, ToldModel, examine
-from dragoman.tools.doctor.findings import Machine, prevents_serving, report_json, report_text
-from dragoman.tools.doctor.machine import Cache
+from dragoman.tools.doctor.findings import prevents_serving, report_json, report_text
+from dragoman.tools.doctor.machine import Cache, Machine
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # the default if options cannot be resolved
 

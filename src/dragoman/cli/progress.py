@@ -17,7 +17,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class StatusLine:
-    """A line that is drawn anew on a terminal until it ends; elsewhere only its end is written."""
+    """A line that is drawn again and again on a terminal until it ends; elsewhere only its end is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self.is_terminal = stream.isatty()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dragoman.tools.doctor.findings import Machine, Section
+from dragoman.tools.doctor.findings import Section
 from dragoman.tools.doctor.machine import (
     Cache,
+    Machine,
     cache_facts,
     memory_facts,
     memory_section,

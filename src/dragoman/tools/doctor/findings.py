@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal
 
 Level = Literal["problem", "warning", "note"]
@@ -34,42 +29,6 @@ class Section:
     lines: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-
-
-def _hard_limit(kind: int) -> int:
-    return resource.getrlimit(kind)[1]
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The examined machine as Linux and Python describe it; tests replace parts. `root`: of Linux's files.
-
-    `limit`: a resource's hard limit, -1 = none. `find`: a package's version, or raises PackageNotFoundError.
-    """
-
-    root: Path = Path("/")
-    architecture: str = field(default_factory=platform.machine)
-    limit: Callable[[int], int] = _hard_limit
-    usable_cores: Callable[[], int] = _usable_cores
-    find: Callable[[str], str] = version
-
-    def text(self, path: str) -> str:
-        """The file's text, stripped; "" if it cannot be read."""
-        try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return ""
-
-    def number(self, path: str) -> int | None:
-        text = self.text(path)
-        return int(text) if text.isdecimal() else None
-
-    def names(self, path: str, pattern: str) -> Iterator[str]:
-        yield from sorted(entry.name for entry in (self.root / path).glob(pattern))
 
 
 def in_gb(num_bytes: float) -> str:

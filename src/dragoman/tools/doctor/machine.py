@@ -6,19 +6,21 @@ Measures memory and disks for less than a second each, and writes a temporary fi
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
 from dragoman.cores import time_quota
 from dragoman.host.machine import available_memory_bytes
-from dragoman.tools.doctor.findings import Finding, Machine, Section, in_gb
+from dragoman.tools.doctor.findings import Finding, Section, in_gb
 
 # Flags of /proc/cpuinfo, and their usual names.
 _FEATURES = {
@@ -48,6 +50,42 @@ _LEAST_FREE = 2 << 30  # a small model and its build
 _MANY_FILES = 100_000  # files to add up; more would take too long
 
 _LISTENS = "0A"  # the state of listening in /proc/net/tcp
+
+
+def _hard_limit(kind: int) -> int:
+    return resource.getrlimit(kind)[1]
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The examined machine as Linux and Python describe it; tests replace parts. `root`: of Linux's files.
+
+    `limit`: a resource's hard limit, -1 = none. `find`: a package's version, or raises PackageNotFoundError.
+    """
+
+    root: Path = Path("/")
+    architecture: str = field(default_factory=platform.machine)
+    limit: Callable[[int], int] = _hard_limit
+    usable_cores: Callable[[], int] = _usable_cores
+    find: Callable[[str], str] = version
+
+    def text(self, path: str) -> str:
+        """The file's text, stripped; "" if it cannot be read."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def number(self, path: str) -> int | None:
+        text = self.text(path)
+        return int(text) if text.isdecimal() else None
+
+    def names(self, path: str, pattern: str) -> Iterator[str]:
+        yield from sorted(entry.name for entry in (self.root / path).glob(pattern))
 
 
 @dataclass(frozen=True, slots=True)

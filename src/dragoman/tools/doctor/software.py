@@ -13,7 +13,8 @@ from dragoman import __version__
 from dragoman.engine.vllm.accelerators import has_gpu
 from dragoman.errors import how_to_install
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale, why_not
-from dragoman.tools.doctor.findings import Finding, Machine, Section
+from dragoman.tools.doctor.findings import Finding, Section
+from dragoman.tools.doctor.machine import Machine
 
 _TOLD = ("openvino", "numpy", "tokenizers")  # beside the problems
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
