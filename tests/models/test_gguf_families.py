@@ -75,6 +75,16 @@ def test_every_architecture_builds_the_graph_of_its_checkpoint(tmp_path: Path) -
                 assert difference(path, tmp_path / name / "checkpoint") is None
 
 
+def test_gates_and_ups_of_experts_may_be_one_tensor(tmp_path: Path) -> None:
+    """Whatever the family calls them."""
+    with Rows() as rows:
+        for name in ("lfm2_moe", "minimax_m2", "mixtral", "qwen3_moe"):
+            with rows.row(name):
+                path = write_gguf(name, case_of(name), tmp_path / name, joins_experts=True)
+                assert any("ffn_gate_up_exps" in tensor.name for tensor in gguf.GGUFReader(path).tensors)
+                assert difference(path, tmp_path / name / "checkpoint") is None
+
+
 def test_what_falcon_h1_multiplies_by_is_in_its_matrices(tmp_path: Path) -> None:
     case = read_case("falcon_h1")
     case["config"] |= {"mamba_norm_before_gate": False}  # as llama.cpp takes for granted

@@ -97,7 +97,8 @@ class Writing:
 
     `tokenizer`: keys behind `tokenizer.` and their values. `random_blocks`: matrices are made of random, but sane blocks of
     the type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's. `legacy`: as
-    the converter wrote Qwen3-Next at first. `expert_type`: that of experts' matrices, "" = as others.
+    the converter wrote Qwen3-Next at first. `expert_type`: that of experts' matrices, "" = as others. `joins_experts`:
+    their gates and ups are one tensor.
     """
 
     split_max_tensors: int = 0
@@ -107,6 +108,7 @@ class Writing:
     values: Mapping[str, Array] | None = None
     legacy: bool = False
     expert_type: str = ""
+    joins_experts: bool = False
 
 
 def write_gguf(name: str, case: Case, directory: Path, type_name: str = "F32", **options: Any) -> Path:
@@ -137,7 +139,8 @@ def write_tensors(
     for key, value in (keys | dict(writing.changes)).items():
         if value is not None:
             add_value(writer, key, value)
-    for tensor, value in converted(config, tensors, name):
+    found = converted(config, tensors, name)
+    for tensor, value in _joined_experts(dict(found)) if writing.joins_experts else found:
         values = value if writing.values is None else writing.values[tensor]
         chosen = writing.expert_type if "_exps." in tensor and writing.expert_type else type_name
         data, kind = _stored(tensor, values, chosen, writing.random_blocks)
@@ -330,6 +333,16 @@ def _fused(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         elif match[2] == "q":
             parts = [tensors[key.replace(".q_proj.", f".{part}_proj.")] for part in "qkv"]
             yield f"blk.{match[1]}.attn_qkv.{match[3]}", np.concatenate(parts)
+
+
+def _joined_experts(tensors: dict[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Gates and ups of experts in one tensor, the gate's rows first."""
+    for name, value in tensors.items():
+        if "ffn_gate_exps" in name:
+            up = tensors[name.replace("gate", "up")]
+            yield name.replace("gate", "gate_up"), np.concatenate([value, up], axis=1)
+        elif "ffn_up_exps" not in name:
+            yield name, value
 
 
 def _dense_granite(key: str, value: Array) -> Iterator[tuple[str, Array]]:
