@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from dragoman.server.generation.output_parsers.base import first_marker, num_open
 from dragoman.server.generation.output_parsers.call_reader import (
@@ -45,15 +44,6 @@ class CallSyntax:
     unseen: str = ""
 
 
-class _State(Enum):
-    START = 1  # of a text that may be a bare call
-    OUTSIDE = 2
-    OPENED = 3  # a call must come now
-    INSIDE = 4
-    BETWEEN = 5  # after a call
-    CLOSING = 6  # after the last one
-
-
 class CallParser:
     """`guaranteed`: the mark after which a grammar guarantees calls, so that incomplete arguments are passed on.
 
@@ -78,7 +68,7 @@ class CallParser:
         self._new_id = new_id
         self._schemas = schemas
         self._guaranteed = guaranteed
-        self._state = _State.START if syntax.is_bare else _State.OUTSIDE
+        self._read_on = self._begin if syntax.is_bare else self._outside  # does what it can, and sets the next method
         self._buffer = ""  # not looked at yet, or not decided on
         self._opened = ""  # what was read since the marker: content after all, if no call follows
         self._mark = ""  # before these calls; without one, only a known name makes a call
@@ -93,15 +83,7 @@ class CallParser:
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
         self._buffer += text
-        steps = {
-            _State.START: self._begin,
-            _State.OUTSIDE: self._outside,
-            _State.OPENED: self._after_opening,
-            _State.INSIDE: self._inside,
-            _State.BETWEEN: self._between,
-            _State.CLOSING: self._closing,
-        }
-        while steps[self._state](is_last):
+        while self._read_on(is_last):
             pass
         if is_last:
             self._content += [] if self._follows_call else self._space
@@ -116,10 +98,11 @@ class CallParser:
     # --- states: each does what it can and says whether another one should go on ---------------------------------------
 
     def _begin(self, is_last: bool) -> bool:
+        """The beginning of a text that may be a bare call."""
         start, syntax = self._buffer.lstrip(), self._syntax
         if not is_last and (not start or _may_become(start, syntax.opens)):
             return False
-        self._state = _State.OUTSIDE
+        self._read_on = self._outside
         firsts = [text for text, _ in syntax.starts] if not syntax.is_list else ["["]
         if start.startswith(tuple(firsts)):
             self._open(self._buffer[: len(self._buffer) - len(start)], start, mark="")
@@ -143,6 +126,7 @@ class CallParser:
         return True
 
     def _after_opening(self, is_last: bool) -> bool:
+        """A call must come now."""
         rest = self._buffer.lstrip()
         if not is_last and (not rest or _may_become(rest, [text for text, _ in self._syntax.starts])):
             return False
@@ -157,7 +141,7 @@ class CallParser:
         if reader is None:
             self._give_up(rest)
         else:
-            self._reader, self._state = reader, _State.INSIDE
+            self._reader, self._read_on = reader, self._inside
         return True
 
     def _inside(self, is_last: bool) -> bool:
@@ -170,15 +154,16 @@ class CallParser:
             return False
         if reader.progress is Progress.DONE:
             self.num_calls += 1
-            self._buffer, self._opened, self._state = rest, "", _State.BETWEEN
+            self._buffer, self._opened, self._read_on = rest, "", self._between
         elif reader.is_begun:  # cut off in the middle, after parts of the call were given on
             self.num_calls += 1
-            self._buffer, self._opened, self._state = rest, "", _State.OUTSIDE
+            self._buffer, self._opened, self._read_on = rest, "", self._outside
         else:
             self._give_up(reader.raw + rest)
         return True
 
     def _between(self, is_last: bool) -> bool:
+        """After a call."""
         rest, syntax = self._buffer.lstrip(), self._syntax
         starts = [text for text, _ in syntax.starts if text] if syntax.repeats else []
         closes = () if self._in_list else syntax.closes
@@ -188,24 +173,25 @@ class CallParser:
         if close := _beginning(rest, syntax.call_closes):
             self._buffer = rest[len(close) :]
         elif self._in_list and rest[0] == "]":
-            self._buffer, self._in_list, self._state = rest[1:], False, _State.CLOSING
+            self._buffer, self._in_list, self._read_on = rest[1:], False, self._closing
         elif rest[0] in syntax.separators and (self._in_list or not syntax.is_list):
             self._open(rest[0], rest[1:], mark=self._mark)
         elif _beginning(rest, closes):
-            self._state = _State.CLOSING
+            self._read_on = self._closing
         elif _beginning(rest, starts) or (syntax.repeats and self._made_reader(rest) is not None):
             self._open("", rest, mark=self._mark)
         else:
-            self._in_list, self._state = False, _State.OUTSIDE
+            self._in_list, self._read_on = False, self._outside
         return True
 
     def _closing(self, is_last: bool) -> bool:
+        """After the last call of a block."""
         rest = self._buffer.lstrip()
         if _may_become(rest, self._syntax.closes):
             self._buffer = "" if is_last else self._buffer
             return False
         self._buffer = rest[len(_beginning(rest, self._syntax.closes)) :] if rest else self._buffer
-        self._state = _State.OUTSIDE
+        self._read_on = self._outside
         return True
 
     # --- their tools --------------------------------------------------------------------------------------------------
@@ -220,7 +206,7 @@ class CallParser:
         return make(CallStart(self.num_calls, self._new_id(), streams, self._schemas, needs_known_name))
 
     def _open(self, opened: str, rest: str, *, mark: str) -> None:
-        self._opened, self._buffer, self._mark, self._state = opened, rest, mark, _State.OPENED
+        self._opened, self._buffer, self._mark, self._read_on = opened, rest, mark, self._after_opening
 
     def _give_up(self, rest: str) -> None:
         if not self._opened:
@@ -228,7 +214,7 @@ class CallParser:
             rest = rest[len(self._opened) :]
         self._emit(self._opened)
         self._opened, self._buffer, self._in_list, self._reader = "", rest, False, None
-        self._state = _State.OUTSIDE
+        self._read_on = self._outside
 
     def _take(self, reader: CallReader) -> None:
         deltas = reader.deltas()

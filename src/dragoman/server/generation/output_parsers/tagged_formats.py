@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -77,38 +76,26 @@ class _TagSyntax:
     read: Callable[[str, Any, Mapping[str, Any]], str] = typed
 
 
-class _State(Enum):
-    HEAD = 1
-    NAME = 2
-    BETWEEN = 3  # before an argument, or the end
-    KEY = 4
-    VALUE_TAG = 5
-    VALUE = 6
-
-
 class _TaggedCallReader(PiecewiseReader):
     def __init__(self, start: CallStart, syntax: _TagSyntax) -> None:
         super().__init__(start)
         self._syntax = syntax
-        self._state = _State.HEAD
+        self._read_on = self._head  # consumes what it can, and sets the next method
         self._has_arguments = False
         self._key = ""
         self._value: list[str] = []
         self._streams_value = False
 
     def _step(self) -> bool:
-        steps = {
-            _State.HEAD: self._head,
-            _State.NAME: self._read_name,
-            _State.BETWEEN: self._between,
-            _State.KEY: self._read_key,
-            _State.VALUE_TAG: self._value_tag,
-            _State.VALUE: self._read_value,
-        }
-        return steps[self._state]()
+        return self._read_on()
 
     def _head(self) -> bool:
-        return self._expect(self._syntax.head, _State.NAME)
+        head = self._syntax.head
+        if not self._waiting.startswith(head):
+            return False if head.startswith(self._waiting) else self._fail()
+        self._take(len(head))
+        self._read_on = self._read_name
+        return True
 
     def _read_name(self) -> bool:
         close = self._syntax.name_close
@@ -121,10 +108,11 @@ class _TaggedCallReader(PiecewiseReader):
             return self._fail()
         self._take(size + len(close))
         self._write("{")
-        self._state = _State.BETWEEN
+        self._read_on = self._between
         return True
 
     def _between(self) -> bool:
+        """Before an argument, or the end."""
         self._skip_space()
         key_begin, end = self._syntax.key_begin, self._syntax.end
         if self._waiting.startswith(end):
@@ -136,7 +124,7 @@ class _TaggedCallReader(PiecewiseReader):
             return False
         if self._waiting.startswith(key_begin):
             self._take(len(key_begin))
-            self._state = _State.KEY
+            self._read_on = self._read_key
             return True
         return False if key_begin.startswith(self._waiting) else self._fail()
 
@@ -150,7 +138,7 @@ class _TaggedCallReader(PiecewiseReader):
             return self._fail()
         self._write(f"{', ' if self._has_arguments else ''}{dumped(self._key)}: ")
         self._has_arguments = True
-        self._state = _State.VALUE_TAG
+        self._read_on = self._value_tag
         return True
 
     def _value_tag(self) -> bool:
@@ -168,7 +156,7 @@ class _TaggedCallReader(PiecewiseReader):
         self._value.clear()
         if self._streams_value:
             self._write('"')
-        self._state = _State.VALUE
+        self._read_on = self._read_value
         return True
 
     def _read_value(self) -> bool:
@@ -178,7 +166,7 @@ class _TaggedCallReader(PiecewiseReader):
         if (unclosed := first_marker(self._waiting[: size if size >= 0 else None], followers)) is not None:
             self._add(self._take(unclosed[0]))
             self._end_value()
-            self._state = _State.BETWEEN
+            self._read_on = self._between
             return True
         if size < 0:
             # The line break before the end mark is not part of the value, so it waits as well.
@@ -192,7 +180,7 @@ class _TaggedCallReader(PiecewiseReader):
         self._take(len(end))
         self._add(value.removesuffix("\n") if self._syntax.is_padded else value)
         self._end_value()
-        self._state = _State.BETWEEN
+        self._read_on = self._between
         return True
 
     def _followers(self) -> list[str]:
@@ -225,13 +213,6 @@ class _TaggedCallReader(PiecewiseReader):
     def _schema(self) -> tuple[Any, Mapping[str, Any]]:
         root = self._start.schemas.get(self._name, {})
         return argument_schemas(root).get(self._key), root
-
-    def _expect(self, text: str, state: _State) -> bool:
-        if not self._waiting.startswith(text):
-            return False if text.startswith(self._waiting) else self._fail()
-        self._take(len(text))
-        self._state = state
-        return True
 
 
 def _tagged_calls(syntax: _TagSyntax) -> MakeReader:
