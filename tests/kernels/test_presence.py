@@ -15,6 +15,7 @@ from dragoman.kernels import presence
 from dragoman.kernels.native import Library, LibraryMissing, library
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.profile import CPU_INFO, kernel_profile, tell_library
+from dragoman.tools.doctor.machine import Machine
 from dragoman.tools.doctor.software import software_facts, software_section
 from tests.support.family_checkpoint import read_case, write_case
 from tests.support.packed_layouts import LLAMA
@@ -92,7 +93,7 @@ def test_who_asks_for_it_is_told_what_to_do(place: Path) -> None:
 
 
 def test_the_doctor_notes_it(place: Path, tmp_path: Path) -> None:
-    section = software_section(software_facts(tmp_path))
+    section = software_section(software_facts(Machine(tmp_path)))
     assert [finding.text for finding in section.findings if "kernels" in finding.text] == [
         "dragoman's own kernels are not here: built without a C++ compiler"
     ]
@@ -113,7 +114,7 @@ def test_a_clone_whose_sources_have_changed_is_told_at_the_start_and_by_the_doct
         with caplog.at_level(logging.INFO, logger="dragoman.models.profile"):
             tell_library("openvino")
             tell_library("own")
-        findings = software_section(software_facts(tmp_path)).findings
+        findings = software_section(software_facts(Machine(tmp_path))).findings
         return [
             *(record.message for record in caplog.records),
             *(one.text for one in findings if "native/" in one.text),
