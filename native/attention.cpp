@@ -63,7 +63,7 @@ struct Plan {
 
 // What a thread computes with.
 struct Memory {
-    std::vector<float> q, q_scales, slopes, distances, scores, widened, most, sums, mixed, joined, state;
+    std::vector<float> q, q_scales, slopes, distances, scores, most, sums, mixed, joined, state;
     std::vector<uint16_t> q_codes;
     std::vector<int32_t> q_sums, begins, ends;
 };
@@ -367,7 +367,6 @@ private:
         reading.keys = keys;
         reading.values = values;
         reading.scores = held(memory_.scores, rows_ * kPartTokens);
-        reading.widened = held(memory_.widened, kSlots * std::max(how_.head, padded_));
         reading.most = held(memory_.most, rows_);
         reading.sums = held(memory_.sums, rows_);
         reading.mixed = held(memory_.mixed, rows_ * padded_);

@@ -22,8 +22,7 @@ struct PartOfRows {
     const uint8_t* const* values;
     const uint8_t* const* next_keys;  // blocks that the thread reads next, most likely: at least one
     int64_t num_next;
-    // Memory. `scores` [rows, kPartTokens], `widened` [32 * max(head, padded)].
-    float *scores, *widened;
+    float* scores;  // [rows, kPartTokens], memory
     // Results. The highest score, [rows], minus infinity where a row sees nothing; the sum of exponentials, [rows]; values mixed by
     // these, [rows, padded].
     float *most, *sums, *mixed;

@@ -3,7 +3,7 @@
 // Numbers of 8 bits are multiplied in pairs, and so are bf16 where an instruction set can: attention_pairs.hpp. All others are multiplied
 // here as f32. Scores are sums over a head's numbers in their order, and what is mixed are sums over slots in theirs: one chain of
 // `fma` for each result, so that it does not matter how many rows and vectors are computed at once. Slots that a row does not see have
-// the weight 0, which adds nothing. Many rows read a block that is widened to f32 once.
+// the weight 0, which adds nothing.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,6 @@ class FloatReader {
     using Flt = typename Isa::Flt;
     static constexpr int kLanes = Isa::lanes;
     static constexpr int kRows = Isa::attention_rows, kWide = Isa::attention_units;  // that are computed at once
-    static constexpr int64_t kMany = 3 * kRows;                                      // rows, for which a block is widened
     static constexpr int64_t kBytes = bytes_of(C);
 
 public:
@@ -70,8 +69,7 @@ public:
           how_(*part.how),
           padded_(how_.padded()),
           first_(part.begin / kSlots),
-          last_((part.end + kSlots - 1) / kSlots),
-          widens_(C != CacheType::f32 && part.num_rows > kMany) {}
+          last_((part.end + kSlots - 1) / kSlots) {}
 
     void run() const {
         for (int64_t block = first_; block < last_; ++block) scores_of(block);
@@ -87,15 +85,15 @@ private:
     };
 
     // Calls `body` as each_number does, and with whether its number is asked for.
-    template <CacheType From, class Body>
+    template <class Body>
     DRAGOMAN_INLINE static void each_number_asking(int64_t begin, int64_t end, Ahead ahead, const Body& body) {
         const int64_t first = std::clamp(ahead.begin, begin, end), last = std::clamp(ahead.end, first, end);
-        each_number<From>(begin, first,
-                          [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::false_type()); });
-        each_number<From>(first, last,
-                          [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::true_type()); });
-        each_number<From>(last, end,
-                          [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::false_type()); });
+        each_number<C>(begin, first,
+                       [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::false_type()); });
+        each_number<C>(first, last,
+                       [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::true_type()); });
+        each_number<C>(last, end,
+                       [&](int64_t i, auto is_odd) __attribute__((always_inline)) { body(i, is_odd, std::false_type()); });
     }
 
     // Calls `body` with constants and first rows of groups of nearly equal numbers of rows, and with a group's share of `numbers` that are
@@ -116,44 +114,27 @@ private:
         return block + 1 < last_ ? blocks[block + 1] : behind;
     }
 
-    // A block's numbers from `begin` to `end`, `width` of each, as f32, and lines of the next one asked for.
-    void widen(const uint8_t* from, int64_t begin, int64_t end, int64_t width, const uint8_t* next) const {
-        each_number<C>(begin, end, [&](int64_t i, auto is_odd) {
-            ask_for<Isa>(next + i * width * kBytes, width * kBytes);
-            for (int64_t lane = 0; lane < width; lane += kLanes)
-                Isa::store(part_.widened + i * width + lane, numbers_at<Isa, C, is_odd>(from, i, width, lane));
-        });
-    }
-
     // --- scores -----------------------------------------------------------------------------------------------------------
 
     void scores_of(int64_t block) const {
-        const uint8_t* keys = part_.keys[block];
         const uint8_t* next = following(part_.keys, block, part_.values[first_]);
-        if (widens_) {
-            widen(keys, 0, how_.head, kSlots, next);
-            const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
-            by_rows(nullptr, 0,
-                    [&](auto rows, int64_t row, Ahead ahead) { add_scores<CacheType::f32, rows>(wide, block, row, ahead); });
-        } else {
-            by_rows(next, how_.head, [&](auto rows, int64_t row, Ahead ahead) { add_scores<C, rows>(keys, block, row, ahead); });
-        }
+        by_rows(next, how_.head, [&](auto rows, int64_t row, Ahead ahead) { add_scores<rows>(block, row, ahead); });
     }
 
-    // `keys` are those of the cache or widened ones.
-    template <CacheType From, int R>
-    [[gnu::flatten, gnu::noinline]] void add_scores(const uint8_t* keys, int64_t block, int64_t row, Ahead ahead) const {
+    template <int R>
+    [[gnu::flatten, gnu::noinline]] void add_scores(int64_t block, int64_t row, Ahead ahead) const {
+        const uint8_t* keys = part_.keys[block];
         const float* q = part_.q + row * part_.q_step;
         float* scores = part_.scores + row * kPartTokens + block * kSlots;
         for (int64_t slot = 0; slot < kSlots; slot += kWide * kLanes) {
             Flt total[R][kWide];
             static_for<0, R>([&](auto r) { static_for<0, kWide>([&](auto n) { total[r][n] = Isa::zero(); }); });
-            each_number_asking<From>(0, how_.head, ahead, [&](int64_t i, auto is_odd, auto asks) __attribute__((always_inline)) {
+            each_number_asking(0, how_.head, ahead, [&](int64_t i, auto is_odd, auto asks) __attribute__((always_inline)) {
                 if (asks && slot == 0) ask_for<Isa>(ahead.from + i * kSlots * kBytes, kSlots * kBytes);
                 Flt factor[R];
                 static_for<0, R>([&](auto r) { factor[r] = Isa::broadcast(q[r * part_.q_step + i]); });
                 static_for<0, kWide>([&](auto n) {
-                    const Flt key = numbers_at<Isa, From, is_odd>(keys, i, kSlots, slot + n * kLanes);
+                    const Flt key = numbers_at<Isa, C, is_odd>(keys, i, kSlots, slot + n * kLanes);
                     static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(key, factor[r], total[r][n]); });
                 });
             });
@@ -196,30 +177,23 @@ private:
     int64_t end_slot(int64_t block) const { return std::min<int64_t>(part_.end - block * kSlots, kSlots); }
 
     void mix(int64_t block) const {
-        const uint8_t* values = part_.values[block];
         const uint8_t* next = following(part_.values, block, part_.next_keys[0]);
-        if (widens_) {
-            widen(values, first_slot(block), end_slot(block), padded_, next);
-            const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
-            by_rows(nullptr, 0,
-                    [&](auto rows, int64_t row, Ahead ahead) { add_values<CacheType::f32, rows>(wide, block, row, ahead); });
-        } else {
-            by_rows(next, kSlots, [&](auto rows, int64_t row, Ahead ahead) { add_values<C, rows>(values, block, row, ahead); });
-        }
+        by_rows(next, kSlots, [&](auto rows, int64_t row, Ahead ahead) { add_values<rows>(block, row, ahead); });
     }
 
-    template <CacheType From, int R>
-    [[gnu::flatten, gnu::noinline]] void add_values(const uint8_t* values, int64_t block, int64_t row, Ahead ahead) const {
+    template <int R>
+    [[gnu::flatten, gnu::noinline]] void add_values(int64_t block, int64_t row, Ahead ahead) const {
         for (int64_t column = 0; column < padded_; column += kWide * kLanes) {
             const int64_t left = (padded_ - column) / kLanes;
             static_for<1, kWide + 1>([&](auto units) {
-                if (units == (left < kWide ? left : kWide)) add_columns<From, R, units>(values, block, row, column, ahead);
+                if (units == (left < kWide ? left : kWide)) add_columns<R, units>(block, row, column, ahead);
             });
         }
     }
 
-    template <CacheType From, int R, int N>
-    DRAGOMAN_INLINE void add_columns(const uint8_t* values, int64_t block, int64_t row, int64_t column, Ahead ahead) const {
+    template <int R, int N>
+    DRAGOMAN_INLINE void add_columns(int64_t block, int64_t row, int64_t column, Ahead ahead) const {
+        const uint8_t* values = part_.values[block];
         const float* weights = part_.scores + row * kPartTokens + block * kSlots;
         float* mixed = part_.mixed + row * padded_ + column;
         Flt total[R][N];
@@ -227,16 +201,16 @@ private:
             static_for<0, N>(
                 [&](auto n) { total[r][n] = block == first_ ? Isa::zero() : Isa::load(mixed + r * padded_ + n * kLanes); });
         });
-        each_number_asking<From>(
-            first_slot(block), end_slot(block), ahead, [&](int64_t slot, auto is_odd, auto asks) __attribute__((always_inline)) {
-                if (asks) ask_for<Isa>(ahead.from + (slot * padded_ + column) * kBytes, N * kLanes * kBytes);
-                Flt weight[R];
-                static_for<0, R>([&](auto r) { weight[r] = Isa::broadcast(weights[r * kPartTokens + slot]); });
-                static_for<0, N>([&](auto n) {
-                    const Flt value = numbers_at<Isa, From, is_odd>(values, slot, padded_, column + n * kLanes);
-                    static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(value, weight[r], total[r][n]); });
-                });
-            });
+        each_number_asking(first_slot(block), end_slot(block), ahead,
+                           [&](int64_t slot, auto is_odd, auto asks) __attribute__((always_inline)) {
+                               if (asks) ask_for<Isa>(ahead.from + (slot * padded_ + column) * kBytes, N * kLanes * kBytes);
+                               Flt weight[R];
+                               static_for<0, R>([&](auto r) { weight[r] = Isa::broadcast(weights[r * kPartTokens + slot]); });
+                               static_for<0, N>([&](auto n) {
+                                   const Flt value = numbers_at<Isa, C, is_odd>(values, slot, padded_, column + n * kLanes);
+                                   static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(value, weight[r], total[r][n]); });
+                               });
+                           });
         static_for<0, R>(
             [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(mixed + r * padded_ + n * kLanes, total[r][n]); }); });
     }
@@ -244,7 +218,6 @@ private:
     const PartOfRows& part_;
     const Attention& how_;
     const int64_t padded_, first_, last_;
-    const bool widens_;
 };
 
 template <class Isa>
