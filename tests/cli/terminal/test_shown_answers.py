@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import msgspec
+
 from dragoman.cli.terminal.conversation import ChatSession, Conversation, ReadAnswer, progress_words
 from dragoman.cli.terminal.screen import Screen
-from dragoman.cli.terminal.servers import RemoteServer
+from dragoman.cli.terminal.servers import ChatEvent, RemoteServer
 from tests.support.scripted_chat_server import said, scripted_chat_server
 from tests.support.tables import table
 
@@ -40,19 +42,18 @@ def test_progress_is_shown_in_words(told: dict[str, Any], words: str) -> None:
 
 
 def test_the_answer_replaces_the_progress() -> None:
-    events: list[dict[str, Any]] = [
+    told_events = [
         {"prompt_progress": told, "choices": [{"delta": {"role": "assistant", "content": None}}]} for told, _ in WORDS
     ]
+    events = msgspec.convert([*told_events, {"choices": [{"delta": {"content": "Good day."}}]}], list[ChatEvent])
     terminal = Terminal()
     read = ReadAnswer()
-    read.read([*events, {"choices": [{"delta": {"content": "Good day."}}]}], Screen(terminal, io.StringIO(), {}))
+    read.read(events, Screen(terminal, io.StringIO(), {}))
     assert all(words in terminal.getvalue() for _, words in WORDS)
     assert terminal.lines() == ["Good day.", ""]
     assert (read.content, read.pace.num_pieces) == ("Good day.", 1)
     for stream, environ in ((Terminal(), {"NO_COLOR": "1"}), (io.StringIO(), {})):
-        ReadAnswer().read(
-            [*events, {"choices": [{"delta": {"content": "Good day."}}]}], Screen(stream, stream, environ)
-        )
+        ReadAnswer().read(events, Screen(stream, stream, environ))
         assert stream.getvalue() == "Good day.\n"
 
 
@@ -86,3 +87,14 @@ def test_text_shown_before_ctrl_c_is_kept() -> None:
         session = ChatSession(RemoteServer(server.url, None, ""), Conversation(), screen, {})
         assert session.say("A story")
         assert [message["content"] for message in session.conversation.messages] == ["A story", "It begins"]
+
+
+def test_an_event_of_another_form_ends_the_answer_with_one_line() -> None:
+    with scripted_chat_server() as server:
+        for delta in ({"content": ["Well."]}, {"tool_calls": {"index": 0}}, {"tool_calls": [{"function": "f"}]}):
+            server.answers.append([delta])
+            problems = io.StringIO()
+            screen = Screen(io.StringIO(), problems, {})
+            assert not ChatSession(RemoteServer(server.url, None, ""), Conversation(), screen, {}).say("Hello")
+            assert problems.getvalue().count("\n") == 1
+            assert "an event of the stream is not understood: Expected" in problems.getvalue()

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from dragoman.cli.commands import FAILED, INTERRUPTED
@@ -24,6 +25,8 @@ from dragoman.cli.terminal.servers import (
     AskFailed,
     ModelServer,
     Target,
+    TextEvent,
+    TokenLogprobs,
     events,
     read_json,
 )
@@ -114,26 +117,23 @@ def _print(server: ModelServer, prompt: str, asked: CompleteArguments, screen: S
         return
     answer = server.send(COMPLETIONS_PATH, body | {"stream": True})
     try:
-        for event in events(answer):
-            for choice in event.get("choices") or ():
+        for event in events(answer, TextEvent):
+            for choice in event.choices or ():
                 if asked.logprobs is None:
-                    screen.content(str(choice.get("text") or ""))
+                    screen.content(choice.text or "")
                 else:
-                    screen.content("".join(f"{line}\n" for line in _token_lines(choice.get("logprobs"))))
+                    screen.content("".join(f"{line}\n" for line in _token_lines(choice.logprobs or TokenLogprobs())))
     finally:
         answer.close()
     screen.end_line()
 
 
-def _token_lines(logprobs: Any) -> Iterator[str]:
+def _token_lines(logprobs: TokenLogprobs) -> Iterator[str]:
     """A line per token: log-probability, the token, and the most likely ones with theirs; texts as in JSON."""
-    if not isinstance(logprobs, Mapping):
-        return
-    tops = logprobs.get("top_logprobs") or []
-    for place, (token, value) in enumerate(zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)):
-        top: Mapping[str, float] = (tops[place] if place < len(tops) else None) or {}
-        others = [f"{_quoted(text)} {number:.3f}" for text, number in top.items()]
-        yield "\t".join([f"{value:8.3f}", _quoted(token), *others])
+    tops = logprobs.top_logprobs or ()
+    for token, value, top in zip_longest(logprobs.tokens, logprobs.token_logprobs, tops):
+        others = [f"{_quoted(text)} {number:.3f}" for text, number in (top or {}).items()]
+        yield "\t".join(["" if value is None else f"{value:8.3f}", _quoted(token or ""), *others])
 
 
 def _quoted(text: str) -> str:

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli.terminal.screen import Screen
-from dragoman.cli.terminal.servers import CHAT_PATH, AskFailed, ModelServer, events
+from dragoman.cli.terminal.servers import (
+    CHAT_PATH,
+    AskFailed,
+    ChatChoice,
+    ChatEvent,
+    Delta,
+    FunctionPiece,
+    ModelServer,
+    ToolCallPiece,
+    Usage,
+    events,
+)
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -61,7 +72,7 @@ class ChatSession:
         try:
             answer = self.server.send(CHAT_PATH, self._body())
             try:
-                read.read(events(answer), self.screen)
+                read.read(events(answer, ChatEvent), self.screen)
             finally:
                 answer.close()
         except AskFailed as error:
@@ -118,7 +129,7 @@ class Pace:
         return ", ".join(parts)
 
 
-def progress_words(told: Mapping[str, Any]) -> str:
+def progress_words(told: Mapping[str, float | None]) -> str:
     """One line on a prompt's progress, by the report of dragoman or of llama.cpp's server, which has less."""
     total, read, ahead = (told.get(name) or 0 for name in ("total", "processed", "ahead"))
     if ahead:
@@ -149,50 +160,50 @@ class ReadAnswer:
     def is_empty(self) -> bool:
         return not self.content and not self.tool_calls
 
-    def read(self, events: Iterable[Mapping[str, Any]], screen: Screen) -> None:
+    def read(self, events: Iterable[ChatEvent], screen: Screen) -> None:
         """Read the whole answer. Raises: the errors of `events`; earlier pieces are kept."""
         for event in events:
-            if isinstance(progress := event.get("prompt_progress"), dict):
-                screen.status(progress_words(progress))
-            self._take_usage(event.get("usage"))
-            for choice in event.get("choices") or ():
+            if event.prompt_progress is not None:
+                screen.status(progress_words(event.prompt_progress))
+            if event.usage is not None:
+                self._take_usage(event.usage)
+            for choice in event.choices or ():
                 self._take_choice(choice, screen, time.monotonic() - self.begin_s)
         for call in self.tool_calls.values():
             screen.tool_call(call["function"]["name"], call["function"]["arguments"])
         screen.end_status()
         screen.end_line()
 
-    def _take_choice(self, choice: Mapping[str, Any], screen: Screen, now_s: float) -> None:
-        delta = choice.get("delta") or {}
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        content = delta.get("content") or ""
+    def _take_choice(self, choice: ChatChoice, screen: Screen, now_s: float) -> None:
+        delta = choice.delta or Delta()
+        reasoning = delta.reasoning_content or delta.reasoning or ""
+        content = delta.content or ""
         self.reasoning += reasoning  # before it is shown: Ctrl-C must not lose what the user saw
         self.content += content
         screen.reasoning(reasoning)
         screen.content(content)
-        for piece in delta.get("tool_calls") or ():
+        for piece in delta.tool_calls or ():
             self._take_tool_call(piece)
-        if reasoning or content or delta.get("tool_calls"):
+        if reasoning or content or delta.tool_calls:
             self.pace.num_pieces += 1
             self.pace.last_s = now_s
             if self.pace.first_s is None:
                 self.pace.first_s = now_s
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.finish_reason = choice.finish_reason or self.finish_reason
 
-    def _take_tool_call(self, piece: Mapping[str, Any]) -> None:
+    def _take_tool_call(self, piece: ToolCallPiece) -> None:
         empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-        call = self.tool_calls.setdefault(int(piece.get("index") or 0), empty)
-        function = piece.get("function") or {}
-        call["id"] = piece.get("id") or call["id"]
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+        call = self.tool_calls.setdefault(piece.index or 0, empty)
+        function = piece.function or FunctionPiece()
+        call["id"] = piece.id or call["id"]
+        call["function"]["name"] += function.name or ""
+        call["function"]["arguments"] += function.arguments or ""
 
-    def _take_usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
-            return
-        self.pace.prompt_tokens = usage.get("prompt_tokens")
-        self.pace.completion_tokens = usage.get("completion_tokens")
-        self.pace.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    def _take_usage(self, usage: Usage) -> None:
+        self.pace.prompt_tokens = usage.prompt_tokens
+        self.pace.completion_tokens = usage.completion_tokens
+        details = usage.prompt_tokens_details
+        self.pace.cached_tokens = None if details is None else details.cached_tokens
 
 
 class Conversation:

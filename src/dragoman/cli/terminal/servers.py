@@ -11,8 +11,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 CHAT_PATH, COMPLETIONS_PATH, MODELS_PATH = "/chat/completions", "/completions", "/models"
 MAX_ERROR_CHARS = 500
@@ -150,8 +152,67 @@ def read_json(server: ModelServer, path: str, body: Mapping[str, Any] | None = N
         raise AskFailed(f"{server.label} did not answer with JSON: {_shown(raw)}") from None
 
 
-def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
-    """The objects of an event stream. Raises: AskFailed for a refusal or an error in the stream."""
+class FunctionPiece(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallPiece(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionPiece | None = None
+
+
+class Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallPiece] | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+
+class CachedTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class ChatEvent(msgspec.Struct):
+    choices: list[ChatChoice] | None = None
+    usage: Usage | None = None
+    prompt_progress: dict[str, int | float | None] | None = None
+
+
+class TokenLogprobs(msgspec.Struct):
+    """Tokens with their log-probabilities; None for the first token of a prompt."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class TextChoice(msgspec.Struct):
+    text: str | None = None
+    logprobs: TokenLogprobs | None = None
+
+
+class TextEvent(msgspec.Struct):
+    choices: list[TextChoice] | None = None
+
+
+Event = TypeVar("Event", ChatEvent, TextEvent)
+
+
+def events(answer: Answer, kind: type[Event]) -> Iterator[Event]:
+    """The events of a stream. Raises: AskFailed for a refusal, an error in the stream or an event of another form."""
     if answer.status != 200:
         raise AskFailed(refusal(answer.status, b"".join(answer.chunks())))
     for line in _lines(answer.chunks()):
@@ -166,7 +227,11 @@ def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
             raise AskFailed(f"an event of the stream is not JSON: {_shown(data)}") from None
         if not isinstance(event, dict) or event.get("error"):
             raise AskFailed(_error_text(event) or f"an event of the stream is not an object: {_shown(data)}")
-        yield event
+        try:
+            understood = msgspec.convert(event, kind)
+        except msgspec.ValidationError as error:
+            raise AskFailed(f"an event of the stream is not understood: {error}: {_shown(data)}") from None
+        yield understood
 
 
 def refusal(status: int, raw: bytes) -> str:
