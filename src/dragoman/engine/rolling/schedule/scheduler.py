@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
-from collections.abc import Sequence as Rows
 from itertools import chain, count
 from operator import attrgetter
 from time import perf_counter
@@ -310,7 +309,7 @@ class Scheduler:
         return len(self._begun) + len(self._beginners)
 
     @property
-    def _begun(self) -> Rows[Sequence]:
+    def _begun(self) -> deque[Sequence] | list[Sequence]:
         """The waiting sequences of requests that have begun, and may run now."""
         if not self._has_suspects and not self._is_reading:
             return self.returning
