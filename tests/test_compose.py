@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.compose import model_profile
+from dragoman.config.engine_options import OPTIONS, ClientSettings
 from dragoman.config.option import Option
-from dragoman.config.options import OPTIONS, ClientSettings
 from dragoman.config.request_options import SamplingSettings
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.errors import InvalidRequest

@@ -482,7 +482,7 @@ WRONG = (
     ("dragoman.server.generation.service", "from dragoman.engine.rolling import engine"),
     ("dragoman.server.apis.lmi.dialect", "from dragoman.engine.rolling.engine import RollingEngine"),
     ("dragoman.server.api", "from dragoman.server.generation.service import Service"),
-    ("dragoman.server.app", "from dragoman.config.options import OPTIONS"),
+    ("dragoman.server.app", "from dragoman.config.engine_options import OPTIONS"),
     ("dragoman.types", "import dragoman.errors"),
     ("dragoman.host.loading", "from dragoman.compose import build_served_model"),
     ("dragoman.models.loader", "from dragoman.engine.base import Engine"),

@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.generation import default_sampling, generation_defaults
-from dragoman.config.options import OPTIONS
 from dragoman.config.request_options import operator_sampling, option_of
 from dragoman.config.resolve import Config, ConfigError, adapters_folder
 from dragoman.config.trust import links_out

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from dragoman.config.docs import HELP_WIDTH, options_help, options_page
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.foreign import FOREIGN_OPTIONS, REASONS
 from dragoman.config.option import Option
-from dragoman.config.options import OPTIONS
 from tests.support.tables import table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.option import Option
-from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, resolve
 from dragoman.config.server_options import PER_MODEL, ServerSettings
 from tests.support.tables import table

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dragoman.config.options import OPTIONS
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.ovms import read_graph
 from dragoman.config.resolve import Config
 from dragoman.config.several import resolve_all

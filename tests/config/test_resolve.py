@@ -11,9 +11,9 @@ import pytest
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.config.combinations import Origin
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES
 from dragoman.config.option import Option
-from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, ConfigError, resolve
 from tests.config.resolving import problems_of
 from tests.support.tables import table

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.kinds import Choice, ImageLimit, Integer, JsonObject, Number, Switch
-from dragoman.config.options import OPTIONS
 from dragoman.config.request_options import Repetition
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore, NotStored

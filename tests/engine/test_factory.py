@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.options import OPTIONS
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup, find_factory

@@ -12,7 +12,7 @@ from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.output_parsers.tool_format import Marks
-from dragoman.server.generation.sequence_text import TextParser
+from dragoman.server.generation.text_until_stop import TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolCallDelta, ToolChoice
 
 USER = {"role": "user", "content": "?"}

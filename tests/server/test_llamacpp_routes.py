@@ -273,7 +273,7 @@ def test_an_answer_ends_by_its_lines(
 
 def test_a_late_line_is_the_last(client: httpx.Client, engine: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1000))
-    monkeypatch.setattr("dragoman.server.generation.sequence_text.perf_counter", lambda: float(next(times)))
+    monkeypatch.setattr("dragoman.server.generation.text_until_stop.perf_counter", lambda: float(next(times)))
     engine.text = "a\nb\nc\nd"
     told = complete(client, t_max_predict_ms=7_000)
     assert (told["content"], told["stop_type"]) == ("a\nb\nc\n", "limit")

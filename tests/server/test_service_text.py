@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.prepare import ServiceLimits
-from dragoman.server.generation.sequence_text import ParsedText
 from dragoman.server.generation.service import Service
+from dragoman.server.generation.text_until_stop import ParsedText
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

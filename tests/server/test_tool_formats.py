@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.kinds import Choice
-from dragoman.config.options import OPTIONS
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler
 from dragoman.grammar.masker import Vocabulary

@@ -9,9 +9,9 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.sample.logits_filters import DoubleArray, Survivors
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from dragoman.engine.rolling.sample.temperature_and_top_p import DoubleArray, Survivors
 from dragoman.types import EngineRequest, SamplingParams, SequenceBreaker, TokenMasker
 from tests.support.live_parts import masker_of, with_masker
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
 
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
 from dragoman.config.names import Match, find_options, key_of
-from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
 SOURCE = "command line"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dragoman.cli.commands import COMMANDS, CommandPlace
 from dragoman.cli.subcommand import ArgumentKind, Command, Console, ReadWords, command_at
 from dragoman.config.bundled import BUNDLED
+from dragoman.config.engine_options import OPTIONS as SERVER_OPTIONS
 from dragoman.config.kinds import Choice, Integer, Number, Some, Switch
-from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
 HELP_WIDTH = 72
 

@@ -7,9 +7,9 @@ from typing import TextIO
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.progress import ProgressDisplay, note_to
+from dragoman.config.engine_options import GROUPS, OPTIONS
 from dragoman.config.hub_models import FindModel, with_models
 from dragoman.config.option import Option, show
-from dragoman.config.options import GROUPS, OPTIONS
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import Resolved, resolve_all
 from dragoman.config.sources import Given

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
+from dragoman.config.engine_options import GROUPS, OPTIONS
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_PREFIXES, FOREIGN_VARIABLES
 from dragoman.config.option import Option
-from dragoman.config.options import GROUPS, OPTIONS
 
 HELP_WIDTH = 100
 HELP_COLUMN = 34

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from dragoman.config.engine_options import OPTIONS
 from dragoman.config.entries import ModelList
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
 from dragoman.config.kinds import NamedDirectories, Switch
 from dragoman.config.option import Alias, Option
-from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
 PREFIX = "option."

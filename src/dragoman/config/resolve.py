@@ -25,6 +25,16 @@ from dragoman.config.combinations import (
     imply_engine,
     without_effect,
 )
+from dragoman.config.engine_options import (
+    GROUPS,
+    OPTIONS,
+    TASKS,
+    ClientSettings,
+    EngineSettings,
+    ModelSettings,
+    SpeculationSettings,
+    UpstreamSettings,
+)
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import (
     FOREIGN_PREFIXES,
@@ -41,16 +51,6 @@ from dragoman.config.kinds import ModelPath, Value
 from dragoman.config.model_names import hub_names, renamed, usual_names
 from dragoman.config.names import Match, find_options, misplaced_secret, nearest_name
 from dragoman.config.option import Option
-from dragoman.config.options import (
-    GROUPS,
-    OPTIONS,
-    TASKS,
-    ClientSettings,
-    EngineSettings,
-    ModelSettings,
-    SpeculationSettings,
-    UpstreamSettings,
-)
 from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
 from dragoman.config.request_options import (
     AdapterSettings,

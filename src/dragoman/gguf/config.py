@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import ModelError
-from dragoman.gguf.architecture import Architecture
+from dragoman.gguf.architecture_row import Architecture
 from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS
 from dragoman.gguf.files import (
     Config,

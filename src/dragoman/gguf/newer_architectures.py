@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dragoman.gguf.architecture import (
+from dragoman.gguf.architecture_row import (
     BIASES,
     EXPERT_KEYS,
     EXPERT_SIZE,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from dragoman.config.options import OPTIONS, UpstreamSettings
+from dragoman.config.engine_options import OPTIONS, UpstreamSettings
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.cores import applied, on_kernel_cores
 from dragoman.engine.base import MemoryNeeds

@@ -22,8 +22,8 @@ from dragoman.files.ownership import own_directory
 from dragoman.kernels.graph import runtime
 from dragoman.kernels.native import library
 from dragoman.models import memory
+from dragoman.models.adapters.adapted_model import AdapterPlan, MergedAdapter, ModelAdapters, plan_adapters
 from dragoman.models.adapters.inputs import ADAPTER_INPUTS, MASK, adapter_places
-from dragoman.models.adapters.loading import AdapterPlan, MergedAdapter, ModelAdapters, plan_adapters
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ModelFacts

@@ -26,7 +26,7 @@ from dragoman.tokenizer.frames import Frame, pair_frame, single_frame
 from dragoman.tokenizer.model_files import TextFiles, read_text_files, tokenizer_config
 from dragoman.tokenizer.other_files import read_tokenizer, tokenizer_file
 from dragoman.tokenizer.soundness import checked_file
-from dragoman.tokenizer.token_decoder import TokenDecoder
+from dragoman.tokenizer.token_bytes import TokenDecoder
 
 T = TypeVar("T")
 

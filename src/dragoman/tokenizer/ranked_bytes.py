@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.tokenizer.merges import all_merges
-from dragoman.tokenizer.token_decoder import byte_level_alphabet
+from dragoman.tokenizer.token_bytes import byte_level_alphabet
 
 _SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dragoman.engine.beams import BeamCandidates, BeamSearch, num_candidates
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
-from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from dragoman.engine.rolling.sample.temperature_and_top_p import ranked
 from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob

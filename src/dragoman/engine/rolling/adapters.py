@@ -21,9 +21,9 @@ import openvino as ov
 from dragoman.engine.rolling.sequence import NO_SLOT, AdapterUse
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import ModelError
+from dragoman.models.adapters.adapted_model import Change, ModelAdapters
 from dragoman.models.adapters.files import Adapter
 from dragoman.models.adapters.inputs import MASK
-from dragoman.models.adapters.loading import Change, ModelAdapters
 
 Array = npt.NDArray[Any]  # of f32 or bfloat16
 RunBetweenSteps = Callable[[Callable[[], None]], "Future[None]"]

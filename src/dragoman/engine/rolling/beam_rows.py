@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dragoman.engine.beams import BeamCandidates, BeamSearch, num_candidates
-from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import RawLogprobs, Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
+from dragoman.engine.rolling.sample.temperature_and_top_p import ranked
 from dragoman.types import EngineRequest, FinishReason, Logprob
 
 

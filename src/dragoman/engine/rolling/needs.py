@@ -16,8 +16,8 @@ from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, Specu
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.files.model_texts import is_gguf, naming_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
+from dragoman.models.adapters.adapted_model import ModelAdapters
 from dragoman.models.adapters.files import most_numbers
-from dragoman.models.adapters.loading import ModelAdapters
 from dragoman.models.blocks.step import rows_per_block
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model

@@ -18,8 +18,8 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup, adapter_room
 from dragoman.engine.vllm.surface import AsyncEngine
 from dragoman.engine.vllm.worker import METHOD, AdapterWitness
 from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
+from dragoman.models.adapters.adapted_model import check_shapes, refuse_unknown
 from dragoman.models.adapters.files import Adapter, gguf_file, read_peft_adapter
-from dragoman.models.adapters.loading import check_shapes, refuse_unknown
 from dragoman.models.config import ModelError
 from dragoman.models.stored.opening import stored_weights
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dragoman.gguf.architecture import Architecture
+from dragoman.gguf.architecture_row import Architecture
 from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS
 from dragoman.gguf.header import GgufTensor, Metadata, read_header
 from dragoman.models.config import Config, ModelError, read_json, shown

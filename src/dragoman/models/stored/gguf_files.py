@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import ModelError
-from dragoman.gguf.architecture import Architecture, Order
+from dragoman.gguf.architecture_row import Architecture, Order
 from dragoman.gguf.config import ROPE_TENSORS, find_architecture
 from dragoman.gguf.files import GgufModel, head_counts, head_size, layer_counts, read_gguf, value_heads
 from dragoman.gguf.header import TYPES, GgufTensor

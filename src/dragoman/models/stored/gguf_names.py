@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dragoman.gguf.architecture import Architecture, Names
+from dragoman.gguf.architecture_row import Architecture, Names
 from dragoman.models.families import find_family
 from dragoman.models.families.base import Family
 from dragoman.models.families.experts import ChosenWithBias, WithExperts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dragoman.server.generation.pictures import PicturePrompts
-from dragoman.server.generation.sequence_text import ParserFactory
+from dragoman.server.generation.text_until_stop import ParserFactory
 from dragoman.server.generation.thinking import FindThought
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import GenerationRequest, Grammar, TokenMasker, Unsearched

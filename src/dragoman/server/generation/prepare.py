@@ -20,7 +20,7 @@ from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, Uns
 from dragoman.server.admission import num_characters
 from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.pictures import Encoder, PlacedPicture
-from dragoman.server.generation.sequence_text import parser_of
+from dragoman.server.generation.text_until_stop import parser_of
 from dragoman.server.generation.thinking import NO_BOUNDS, ThinkingBounds, ThinkingPlan, told_of
 from dragoman.tokenizer.base import FimTokens, Tokenizer
 from dragoman.tokenizer.breakers import BreakerFinder

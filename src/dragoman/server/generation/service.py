@@ -26,7 +26,7 @@ from dragoman.server.generation.prepare import (
     ServiceLimits,
     Turn,
 )
-from dragoman.server.generation.sequence_text import SequenceText, parser_of, prompt_info
+from dragoman.server.generation.text_until_stop import SequenceText, parser_of, prompt_info
 from dragoman.server.generation.thinking import ThinkingPlan
 from dragoman.server.observation.record import CallRecord, RequestRecord, current_call, new_request
 from dragoman.server.registry import TakeEvent

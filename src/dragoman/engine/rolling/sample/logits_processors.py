@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dragoman.engine.rolling.sample.logits_filters import keep_only
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
+from dragoman.engine.rolling.sample.temperature_and_top_p import keep_only
 from dragoman.grammar.bitmask import MaskWords, ids_of
 from dragoman.histogram import SECONDS, Histogram
 from dragoman.types import TokenMasker

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.sample.logits_filters import (
+from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, MaskPrefetcher, force_token, grammar_mask
+from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
+from dragoman.engine.rolling.sample.temperature_and_top_p import (
     FILTERS,
     Scratch,
     Survivors,
@@ -22,8 +24,6 @@ from dragoman.engine.rolling.sample.logits_filters import (
     ranked,
     without_top_choices,
 )
-from dragoman.engine.rolling.sample.logits_processors import PROCESSORS, MaskPrefetcher, force_token, grammar_mask
-from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
 from dragoman.histogram import Histogram
 from dragoman.types import LOWEST_LOGPROB, AnswerWatch, EngineRequest, Logprob, PromptLogprob, TokenMasker
 

@@ -18,7 +18,7 @@ from dragoman.server.generation.output_parsers.call_reader import (
     Progress,
     Schemas,
 )
-from dragoman.server.generation.sequence_text import ParsedText
+from dragoman.server.generation.text_until_stop import ParsedText
 from dragoman.types import ToolCallDelta
 
 

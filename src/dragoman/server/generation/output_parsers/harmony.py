@@ -17,7 +17,7 @@ from dragoman.server.generation.output_parsers.output_format import Wish, call_r
 from dragoman.server.generation.output_parsers.reasoning import ThoughtMarks
 from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas
 from dragoman.server.generation.output_parsers.tool_format import Function, Marks, arguments_rule, call_id, literal
-from dragoman.server.generation.sequence_text import ParsedText, TextParser
+from dragoman.server.generation.text_until_stop import ParsedText, TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta, Unsearched
 
 NAME = "gpt_oss"

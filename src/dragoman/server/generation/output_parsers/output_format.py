@@ -23,7 +23,7 @@ from dragoman.server.generation.output_parsers.reasoning import (
     ThoughtMarks,
 )
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat, WriteCall, literal
-from dragoman.server.generation.sequence_text import ParsedText, TextParser
+from dragoman.server.generation.text_until_stop import ParsedText, TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta, Unsearched
 
 _Tool = Mapping[str, Any]

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from dragoman.config.engine_options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.option import show
-from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import COMMAND_LINE
 from dragoman.errors import HookError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.sample.logits_filters import (
+from dragoman.engine.rolling.sample.temperature_and_top_p import (
     FILTERS,
     DoubleArray,
     Scratch,
