@@ -122,18 +122,21 @@ class OnLoop(Life):
         Raises: RequestTimeout; the error of `stop`; errors of `work` and of `take`.
         """
         num_open = request.sampling.n
+        is_over = False
         failure: BaseException | None = None
 
         def put(output: EngineOutput) -> None:
-            nonlocal num_open, failure
+            nonlocal num_open, is_over, failure
+            if is_over:  # from another sequence, which is not cancelled yet
+                raise Enough
             self.num_tokens += len(output.token_ids)
             num_open -= output.finish_reason is not None
             try:
-                wants_more = take(output)
+                is_over = not take(output) and num_open > 0
             except BaseException as error:  # libraries' panics do not derive from Exception
-                failure = error
+                is_over, failure = True, error
                 raise Enough from error
-            if num_open and not wants_more:
+            if is_over:
                 raise Enough
 
         left_s = None if deadline_s is None else deadline_s - time.time()
@@ -147,10 +150,10 @@ class OnLoop(Life):
                 await work(put)
         except Enough:
             pass
-        except TimeoutError as error:
+        except Exception as error:
             if not limit.expired():
                 raise
-            raise self._late() from error
+            raise self._late() from error  # an interrupted work may end with any error
         finally:
             self._limits.discard(limit)
             if not self._limits:

@@ -84,7 +84,8 @@ async def _replies(stream: Any) -> AsyncGenerator[EngineOutput | Failure, None]:
         async for reply in stream:
             yield reply
     except BaseException as error:
-        stream.cancel()
+        with suppress(Exception):  # Serve raises again the error of a request that it could not send
+            stream.cancel()
         if isinstance(error, Exception) and _is_loss(error):
             raise ReplicaLost(f"{type(error).__name__}: {error}") from error
         raise
