@@ -47,6 +47,12 @@ def test_of_equal_sequences_the_first_one_is_better() -> None:
     assert best.token_ids == [10, 11]
 
 
+def test_a_sequence_without_tokens_has_a_sum_of_the_same_type() -> None:
+    empty = [EngineOutput("r", index, [], FinishReason.LENGTH, [], []) for index in range(2)]
+    (best,) = best_of(asking(best_of=2), *empty)
+    assert isinstance(best.cumulative_logprob, float)
+
+
 def test_what_came_with_the_first_sequence_about_the_prompt_goes_with_the_best() -> None:
     (first,), (second,) = pieces_of(0, -3.0), pieces_of(1, -1.0)
     first.prompt_logprobs, first.num_cached_tokens = [None, PromptLogprob(-1.0)], 1

@@ -59,7 +59,7 @@ class Ranking:
 
     def _best(self, sequences: list[EngineOutput]) -> list[EngineOutput]:
         for one in sequences:
-            one.cumulative_logprob = sum(one.logprobs or ())
+            one.cumulative_logprob = sum(one.logprobs or (), 0.0)
         first = self._whole[0]
         prompt_logprobs, num_cached_tokens = first.prompt_logprobs, first.num_cached_tokens
         ranked = sorted(sequences, key=lambda one: (-(one.cumulative_logprob or 0.0), one.index))
