@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks.long_context.contenders import LLAMACPP_TYPES, NAMES, Contender, Engine, start
 from benchmarks.long_context.decoding import SPARE_TOKENS
 from benchmarks.long_context.filled_runner import MAX_POSITION
-from benchmarks.long_context.report import Cell, Pair, cells_table, pairs_table
+from benchmarks.long_context.report import Cell, Pair, caches_table, cells_table, pairs_table
 from benchmarks.long_context.windows import WINDOW
 from benchmarks.serving import bandwidth, peers
 from benchmarks.serving.processes import ProcessFailed
@@ -40,7 +40,7 @@ from dragoman.kernels.native import library
 PARTS = ("prompts", "decode", "shared", "windows", "borders")
 QUICK: dict[str, Any] = {
     "streams": [1, 4],
-    "contexts": [512],
+    "contexts": [64, 512],
     "shared": 512,
     "shared_streams": 4,
     "prompts": [512],
@@ -192,7 +192,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="a directory with the peers' model-Q8_0.gguf")
     parser.add_argument("--cache", choices=list(LLAMACPP_TYPES), default="u8", help="u8 is q8_0 for llama.cpp")
     parser.add_argument("--streams", nargs="+", type=_count, default=[1, 8, 32], help="that decode (decode, windows)")
-    parser.add_argument("--contexts", nargs="+", type=_count, default=[4096, 16_384], help="behind which (decode)")
+    parser.add_argument("--contexts", nargs="+", type=_count, default=[64, 4096, 16_384], help="behind which (decode)")
     parser.add_argument("--shared", type=_count, default=4096, help="tokens of the prefix (shared)")
     parser.add_argument("--shared-streams", type=_count, default=32, help="behind it (shared)")
     parser.add_argument("--prompts", nargs="+", type=_count, default=[8000], help="lengths (prompts)")
@@ -237,6 +237,8 @@ def main() -> None:
             _say(f"measured: {cell}")
         if cells:
             _say("\n" + cells_table(cells, list(contenders), probe.gb_per_s))
+        if caches := caches_table(cells, list(contenders), probe.gb_per_s):
+            _say("\n" + caches)
         engines = {name: each for name, each in contenders.items() if isinstance(each, Engine)}
         pairs: list[Pair] = []
         for part, measure in (("windows", windows), ("borders", borders)):

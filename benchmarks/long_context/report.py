@@ -77,6 +77,35 @@ def cells_table(cells: Sequence[Cell], names: Sequence[str], gb_per_s: float) ->
     return "\n".join(lines)
 
 
+def caches_table(cells: Sequence[Cell], names: Sequence[str], gb_per_s: float) -> str:
+    """A line for each cell of decode steps: gigabytes of caches that the first contender reads in a second.
+
+    The time is what a step takes beyond one of as many streams behind the shortest context. The other columns say how
+    many times as long the other contenders' caches take. In brackets stands the share of the memory's bandwidth. "": all
+    contexts are equally long.
+    """
+    first, *others = names
+    steps = [cell for cell in cells if cell.part == "decode" and first in cell.ms]
+    shortest = {cell.streams: cell for cell in sorted(steps, key=lambda cell: -cell.context)}
+    longer = [cell for cell in steps if cell.context > shortest[cell.streams].context]
+    if not longer:
+        return ""
+    heads = [f"{TITLES[first]}, caches in GB/s", *(f"by {TITLES[name]}" for name in others)]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for cell in longer:
+        base = shortest[cell.streams]
+        added = {name: _added(cell, base, name) for name in names if name in cell.ms and name in base.ms}
+        gb_read = (cell.gb[first] - base.gb[first]) / (statistics.median(added[first]) / 1000)
+        texts = [f"{ratio(added[name], added[first]):.2f}" if name in added else "-" for name in others]
+        lines.append(f"| {' | '.join([str(cell), f'{gb_read:.1f} ({gb_read / gb_per_s:.0%})', *texts])} |")
+    return "\n".join(lines)
+
+
+def _added(cell: Cell, base: Cell, name: str) -> list[float]:
+    """Milliseconds that a step takes beyond one of the base, round by round."""
+    return [ms - base_ms for ms, base_ms in zip(cell.ms[name], base.ms[name], strict=True)]
+
+
 def _cell(cell: Cell, name: str, first: str, gb_per_s: float) -> str:
     if name not in cell.ms:
         return "-"
