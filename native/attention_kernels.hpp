@@ -11,7 +11,7 @@ struct PartOfRows {
     int64_t num_rows;
     int64_t q_step;                // from a row's queries to the next ones: a multiple of 16
     const float* q;                // [rows, head and zeros], scaled, and spread as keys are
-    const uint16_t* q_codes;       // [rows, head and zeros], of those that are multiplied in pairs
+    const uint16_t* q_codes;       // of those that are multiplied in pairs, as round_queries writes them
     const float* q_scales;         // [rows], of codes, where the cache has 8 bits
     const int32_t* q_sums;         // [rows], of these
     const float* slopes;           // [rows], null = there are none
@@ -41,7 +41,7 @@ struct AttentionKernels {
     void (*finish)(const RowState& state, int64_t value, float* y);
     // Spreads a token's queries [heads, head] as keys are spread.
     void (*spread_queries)(const Attention& how, const float* q, float* spread);
-    // Queries of the part's rows as they are multiplied in pairs. `codes` has room for 16 more.
+    // Queries of the part's rows as they are multiplied in pairs. `codes` has room for `q_step` numbers of each row and of one more.
     void (*round_queries)(const PartOfRows& part, uint16_t* codes, float* scales, int32_t* sums);
     // Writes keys and values of a token and a head into their slot. In 8 bits slot 0 comes before all others of its block.
     void (*write)(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values);

@@ -56,6 +56,15 @@ struct FloatPairs {
     }
 };
 
+// Calls `body` with the first row and the number of rows of groups of nearly equal size, at most `most` each.
+template <class Body>
+DRAGOMAN_INLINE void each_group(int64_t all, int64_t most, const Body& body) {
+    for (int64_t row = 0, groups = (all + most - 1) / most, count; groups; row += count, --groups) {
+        count = (all - row + groups - 1) / groups;
+        body(row, count);
+    }
+}
+
 template <class Isa, template <class> class Kind>
 class PairReader {
     using Flt = typename Isa::Flt;
@@ -82,13 +91,11 @@ public:
     }
 
     void run() const {
-        const int64_t all = part_.num_rows;
-        for (int64_t row = 0, groups = (all + kRows - 1) / kRows, count; groups; row += count, --groups) {
-            count = (all - row + groups - 1) / groups;  // groups of nearly equal numbers of rows
+        each_group(part_.num_rows, kRows, [&](int64_t row, int64_t count) {
             static_for<1, kRows + 1>([&](auto rows) {
                 if (rows == count) read<rows>(row);
             });
-        }
+        });
     }
 
 private:
@@ -144,12 +151,13 @@ private:
         return pair;
     }
 
-    // Adds the products of `count` groups of numbers, `step` bytes apart, with factors of rows that are `stride` apart. `masks`: of the first group and the last one, whose pairs have numbers
-    // that nobody sees; null = there are none.
-    template <bool Asks, int R, int N>
+    // Adds the products of `count` groups of numbers, `step` bytes apart, with factors, which lie `Stride` apart by rows and `Next` by
+    // groups: where these are constants, no instruction computes places. `masks`: of the first group and the last one, whose pairs have
+    // numbers that nobody sees; null = there are none.
+    template <bool Asks, int64_t Stride, int64_t Next, int R, int N>
     DRAGOMAN_INLINE void multiply(Sums (&total)[R][N], const uint8_t* at, int64_t step, int64_t count, const uint16_t* factors,
-                                  int64_t stride, const int32_t* masks) const {
-        for (int64_t group = 0; group < count; ++group, at += step, factors += kNumbers) {
+                                  const int32_t* masks) const {
+        for (int64_t group = 0; group < count; ++group, at += step, factors += Next) {
             if constexpr (Asks) ask<(4 * N * kLanes + kLine - 1) / kLine>();
             static_for<0, kNumbers / 2>([&](auto pair) {
                 Int numbers[N];
@@ -161,7 +169,7 @@ private:
                     }
                 }
                 static_for<0, R>([&](auto r) {
-                    const Int factor = Isa::broadcast(pair_at(factors + r * stride + 2 * pair));
+                    const Int factor = Isa::broadcast(pair_at(factors + r * Stride + 2 * pair));
                     static_for<0, N>([&](auto n) { Pairs::template add<pair>(total[r][n], numbers[n], factor); });
                 });
             });
@@ -185,7 +193,7 @@ private:
                 const Sums start = Pairs::start(kCodes ? part_.q_sums[row + r] : 0);
                 static_for<0, kWide>([&](auto n) { total[r][n] = start; });
             });
-            multiply<Asks>(total, keys + 4 * slot, 4 * kSlots, groups_, part_.q_codes + row * width, width, nullptr);
+            multiply<Asks, kNumbers, R * kNumbers>(total, keys + 4 * slot, 4 * kSlots, groups_, part_.q_codes + row * width, nullptr);
             if constexpr (kCodes) {
                 const auto* scales = reinterpret_cast<const float*>(keys + how_.key_codes()) + slot;
                 Flt scale[kWide], middle[kWide];
@@ -331,8 +339,8 @@ private:
             const int64_t begin = first_slot(block), end = end_slot(block), group = begin / kNumbers;
             const int64_t at = 4 * (group * padded_ + column);
             const int32_t masks[2] = {begin % 2 ? static_cast<int32_t>(0xFFFF0000) : -1, end % 2 ? 0xFFFF : -1};
-            multiply<Asks>(total, part_.values[block] + at, 4 * padded_, (end + kNumbers - 1) / kNumbers - group,
-                           weights + block * kSlots + group * kNumbers, kStride, masks);
+            multiply<Asks, kStride, kNumbers>(total, part_.values[block] + at, 4 * padded_, (end + kNumbers - 1) / kNumbers - group,
+                                              weights + block * kSlots + group * kNumbers, masks);
         }
         float* mixed = part_.mixed + row * padded_ + column;
         static_for<0, R>([&](auto r) {
@@ -355,22 +363,33 @@ private:
     alignas(64) mutable float scales_[kCodes ? 2 : 1][kCodes ? kPartTokens : 1];
 };
 
-// Queries as pairs are multiplied with.
+// A row's queries as pairs are multiplied with; the scale and the sum of what are codes.
+template <class Isa>
+DRAGOMAN_INLINE void round_row(const PartOfRows& part, int64_t row, uint16_t* codes, float* scale, int32_t* sum) {
+    const float* q = part.q + row * part.q_step;
+    if (part.how->type == CacheType::u8) {
+        auto highest = Isa::zero();
+        for (int64_t i = 0; i < part.q_step; i += Isa::lanes) highest = Isa::most(highest, Isa::absolute(Isa::load(q + i)));
+        round_codes<Isa>(q, 0, part.q_step, Isa::highest(highest), most_code(part.how->head), codes, scale, sum);
+    } else if constexpr (HasPairs<Isa>::value) {
+        for (int64_t i = 0; i < part.q_step; i += Isa::lanes) Isa::store_bf16(codes + i, Isa::load(q + i));
+    }
+}
+
+// Rows that are computed at once have what a lane of numbers is multiplied with side by side.
 template <class Isa>
 void round_queries_with(const PartOfRows& part, uint16_t* codes, float* scales, int32_t* sums) {
-    const bool is_u8 = part.how->type == CacheType::u8;
-    const int64_t together = part.how->together(), width = (part.how->head + together - 1) / together * together;
-    for (int64_t row = 0; row < part.num_rows; ++row) {
-        const float* q = part.q + row * part.q_step;
-        uint16_t* to = codes + row * width;
-        if (is_u8) {
-            auto highest = Isa::zero();
-            for (int64_t i = 0; i < part.q_step; i += Isa::lanes) highest = Isa::most(highest, Isa::absolute(Isa::load(q + i)));
-            round_codes<Isa>(q, 0, part.q_step, Isa::highest(highest), most_code(part.how->head), to, scales + row, sums + row);
-        } else if constexpr (HasPairs<Isa>::value) {
-            for (int64_t i = 0; i < part.q_step; i += Isa::lanes) Isa::store_bf16(to + i, Isa::load(q + i));
+    const int64_t most = part.how->type == CacheType::u8 ? Isa::code_rows : Isa::attention_rows;
+    const int64_t numbers = part.how->together(), width = (part.how->head + numbers - 1) / numbers * numbers;
+    uint16_t* row_codes = codes + part.num_rows * part.q_step;
+    each_group(part.num_rows, most, [&](int64_t row, int64_t count) {
+        for (int64_t r = 0; r < count; ++r) {
+            round_row<Isa>(part, row + r, row_codes, scales + row + r, sums + row + r);
+            uint16_t* to = codes + row * width + r * numbers;
+            for (int64_t i = 0; i < width; i += numbers, to += count * numbers)
+                std::memcpy(to, row_codes + i, sizeof(uint16_t) * numbers);
         }
-    }
+    });
 }
 
 }  // namespace dragoman
