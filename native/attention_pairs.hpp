@@ -131,10 +131,10 @@ private:
     DRAGOMAN_INLINE void ask() const {
         for (int line = 0; line < Count; ++line) Isa::prefetch(asked_ + line * kLine);
         asked_ += Count * kLine;
-        if (asked_ >= asked_end_) find_next();
+        if (__builtin_expect(asked_ >= asked_end_, 0)) find_next();
     }
 
-    void find_next() const {
+    [[gnu::noinline]] void find_next() const {
         const int64_t count = last_ - first_, index = next_++;
         if (index < count) {
             asked_ = part_.values[first_ + index];
