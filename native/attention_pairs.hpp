@@ -193,7 +193,8 @@ private:
                 const Sums start = Pairs::start(kCodes ? part_.q_sums[row + r] : 0);
                 static_for<0, kWide>([&](auto n) { total[r][n] = start; });
             });
-            multiply<Asks, kNumbers, R * kNumbers>(total, keys + 4 * slot, 4 * kSlots, groups_, part_.q_codes + row * width, nullptr);
+            multiply<Asks, kNumbers, R * kNumbers>(total, keys + 4 * slot, 4 * kSlots, groups_, part_.q_codes + row * width,
+                                                   nullptr);
             if constexpr (kCodes) {
                 const auto* scales = reinterpret_cast<const float*>(keys + how_.key_codes()) + slot;
                 Flt scale[kWide], middle[kWide];
@@ -339,7 +340,8 @@ private:
             const int64_t begin = first_slot(block), end = end_slot(block), group = begin / kNumbers;
             const int64_t at = 4 * (group * padded_ + column);
             const int32_t masks[2] = {begin % 2 ? static_cast<int32_t>(0xFFFF0000) : -1, end % 2 ? 0xFFFF : -1};
-            multiply<Asks, kStride, kNumbers>(total, part_.values[block] + at, 4 * padded_, (end + kNumbers - 1) / kNumbers - group,
+            multiply<Asks, kStride, kNumbers>(total, part_.values[block] + at, 4 * padded_,
+                                              (end + kNumbers - 1) / kNumbers - group,
                                               weights + block * kSlots + group * kNumbers, masks);
         }
         float* mixed = part_.mixed + row * padded_ + column;
