@@ -291,7 +291,9 @@ def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
     """The tokens around texts in late interaction. Raises: ModelError if there is no mask token."""
 
     def prefix(text: str) -> tuple[int, ...]:
-        found = next((one for one in map(tokenizer.token_to_id, (text, text.strip())) if one is not None), None)
+        found = next(
+            (token_id for token_id in map(tokenizer.token_to_id, (text, text.strip())) if token_id is not None), None
+        )
         return tuple(tokenizer.encode_all([text])[0]) if found is None else (found,)
 
     mask_id = tokenizer.token_to_id(rule.mask_token)
@@ -305,7 +307,7 @@ def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
         rule.query_length if rule.expands else 0,
         mask_id or 0,
         rule.sees_expansion,
-        frozenset(one for one in skipped if one is not None),
+        frozenset(token_id for token_id in skipped if token_id is not None),
     )
 
 
@@ -427,9 +429,9 @@ def model_profile(
         limits=_limits(config),
         settings={
             **{
-                one.name: getattr(group, one.name)
+                field.name: getattr(group, field.name)
                 for group in (config.clients, config.llamacpp)
-                for one in fields(group)
+                for field in fields(group)
             },
             "has_lmi_signs": config.has_lmi_signs,
         },

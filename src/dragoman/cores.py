@@ -80,8 +80,8 @@ class Topology:
     def within(self, cores: Cores) -> Topology:
         return Topology(
             self.allowed & cores,
-            tuple(kept for one in self.physical if (kept := one & cores)),
-            tuple(kept for one in self.nodes if (kept := one & cores)),
+            tuple(kept for core in self.physical if (kept := core & cores)),
+            tuple(kept for node in self.nodes if (kept := node & cores)),
             self.quota,
         )
 
@@ -165,7 +165,7 @@ class Placement:
     def __str__(self) -> str:
         """The placement in words; "" without one."""
         if self.nodes:
-            return "; ".join(f"node{number}: {one}" for number, one in enumerate(self.nodes))
+            return "; ".join(f"node{number}: {node}" for number, node in enumerate(self.nodes))
         if self.kernels is not None and self.http is not None:
             return f"kernels on cores {show_cores(self.kernels)}, HTTP on {show_cores(self.http)}"
         return f"{self.num_threads} kernel threads, as the time quota allows" if self.num_threads else ""
@@ -212,13 +212,13 @@ def _beside(topology: Topology, kernels: Cores, *, is_split: bool) -> Cores:
     """HTTP's cores beside chosen kernel cores: idle physical ones, else the rest, else the same."""
     if not is_split:
         return kernels
-    idle = frozenset().union(*(one for one in topology.physical if not one & kernels))
+    idle = frozenset().union(*(core for core in topology.physical if not core & kernels))
     return idle or topology.allowed - kernels or kernels
 
 
 def _first_threads(topology: Topology, without: Cores) -> Cores:
-    whole = frozenset(min(one) for one in topology.physical if not one & without)
-    return whole or frozenset(min(one - without) for one in topology.physical if one - without)
+    whole = frozenset(min(core) for core in topology.physical if not core & without)
+    return whole or frozenset(min(core - without) for core in topology.physical if core - without)
 
 
 class _Applied:

@@ -91,12 +91,12 @@ def _lines_of(error: BaseException, *, is_whole: bool) -> Iterator[str]:
     while current is not None and current not in chain:
         chain.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    for number, one in enumerate(reversed(chain)):
+    for number, cause in enumerate(reversed(chain)):
         yield "Traceback (most recent call last):\n" if not number else "\nwhich led to:\n"
-        yield from traceback.format_tb(one.__traceback__)
-        yield f"{type(one).__module__}.{type(one).__qualname__} {_HIDDEN}\n"
-        if isinstance(one, BaseExceptionGroup):
-            for part in one.exceptions:
+        yield from traceback.format_tb(cause.__traceback__)
+        yield f"{type(cause).__module__}.{type(cause).__qualname__} {_HIDDEN}\n"
+        if isinstance(cause, BaseExceptionGroup):
+            for part in cause.exceptions:
                 yield from _lines_of(part, is_whole=False)
 
 

@@ -174,7 +174,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "xtc_threshold": Parameter("XTC: minimum probability of these tokens", _PROBABILITY, Need.XTC),
 }
 
-ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() for alias in one.aliases}
+ALIASES: Mapping[str, str] = {alias: name for name, parameter in PARAMETERS.items() for alias in parameter.aliases}
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):

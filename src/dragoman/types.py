@@ -50,7 +50,7 @@ class Limits:
 
 def id_outside(token_ids: Collection[int], vocab_size: int) -> int | None:
     extremes = (min(token_ids), max(token_ids)) if token_ids else ()
-    return next((one for one in extremes if not 0 <= one < vocab_size), None)
+    return next((token_id for token_id in extremes if not 0 <= token_id < vocab_size), None)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

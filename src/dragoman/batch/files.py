@@ -304,7 +304,7 @@ class AnswerFile:
 
     def drop(self, is_dropped: Callable[[Answered], bool]) -> int:
         """Remove these lines, by a complete new file. Returns their number. Raises: BatchError, OSError."""
-        marks = bytearray(is_dropped(one) for one in self.answered())
+        marks = bytearray(is_dropped(answer) for answer in self.answered())
         if not any(marks):
             return 0
         place = self.path.resolve()  # keep a symbolic link

@@ -104,7 +104,7 @@ def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> 
     index = RequestIndex(requests)
     tally = _noted(requests, answers, index)
     if retries_errors and tally.num_errors_before:
-        answers.drop(lambda one: one.is_error)
+        answers.drop(lambda answer: answer.is_error)
         index.is_answered[:] = False
         tally = _noted(requests, answers, index)
     return BatchFiles(requests, answers, index, tally)
@@ -116,26 +116,25 @@ def _noted(requests: Path, answers: AnswerFile, index: RequestIndex) -> Tally:
     read: deque[Answered] = deque()  # whose keys are looked up together
 
     def keys() -> Iterator[bytes]:
-        for one in answers.answered():
-            read.append(one)
-            yield one.key
+        for answer in answers.answered():
+            read.append(answer)
+            yield answer.key
 
     for is_there, was_answered in index.note_answers(keys()):
-        one = read.popleft()
+        answer = read.popleft()
         if not is_there or was_answered:
-            raise BatchError(_misplaced(one, requests, answers.path, is_there=is_there))
+            raise BatchError(_misplaced(answer, requests, answers.path, is_there=is_there))
         tally.num_before += 1
-        tally.num_errors_before += one.is_error
+        tally.num_errors_before += answer.is_error
     return tally
 
 
-def _misplaced(one: Answered, requests: Path, answers: Path, *, is_there: bool) -> str:
-    shown = "" if one.custom_id is None else " " + msgspec.json.encode(one.custom_id).decode()
+def _misplaced(answer: Answered, requests: Path, answers: Path, *, is_there: bool) -> str:
+    shown = "" if answer.custom_id is None else " " + msgspec.json.encode(answer.custom_id).decode()
     which = f"custom_id{shown}" if shown else "a line without custom_id"
     wrong = "is answered there twice" if is_there else f"is not in {requests}"
-    return (
-        f"{answers} line {one.line}: {which} {wrong}; must be the answers of that file, or a file that is not there yet"
-    )
+    place = f"{answers} line {answer.line}"
+    return f"{place}: {which} {wrong}; must be the answers of that file, or a file that is not there yet"
 
 
 @dataclass(slots=True)

@@ -91,7 +91,7 @@ class FlagReader:
         return name == ONE_OR_MORE and len(followers) == 1 and not _LISTS_MODELS.search(followers[0])
 
     def _add(self, given: Given, match: Match) -> None:
-        before = next((one for one in self.givens if one.key == given.key), None) if match.adds_up else None
+        before = next((earlier for earlier in self.givens if earlier.key == given.key), None) if match.adds_up else None
         if before is None:
             self.givens.append(given)
         else:

@@ -86,8 +86,8 @@ def spoken(facts: BannerFacts) -> list[str]:
         api.title
         for api in served
         if any(
-            isinstance(one, GenerateOperation) and any(one.is_of(is_pooling=kind) for kind in kinds)
-            for one in api.operations
+            isinstance(operation, GenerateOperation) and any(operation.is_of(is_pooling=kind) for kind in kinds)
+            for operation in api.operations
         )
     ]
 

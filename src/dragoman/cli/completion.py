@@ -57,10 +57,14 @@ def command_words() -> list[CommandWords]:
 
 def _command(name: str, place: CommandPlace) -> CommandWords:
     found = command_at(place) if place.module else None
-    rows = [] if found is None else [(one.flag, one.help, one.kind, one.default) for one in found.options]
+    rows = (
+        [] if found is None else [(option.flag, option.help, option.kind, option.default) for option in found.options]
+    )
     words = () if found is None else found.words
     if found is None or found.takes_server_options:
-        rows += [(one.flag, one.row.help, one.row.kind, one.default) for one in SERVER_OPTIONS if one.flag]
+        rows += [
+            (option.flag, option.row.help, option.row.kind, option.default) for option in SERVER_OPTIONS if option.flag
+        ]
         words = tuple(BUNDLED)
     options = {option.flag: option for row in rows for option in _options(*row)}
     for flag, about in (*place.flags.items(), ("--help", "how it is used")):
@@ -137,11 +141,11 @@ def zsh_script(commands: Sequence[CommandWords]) -> str:
     lines += ["  local command=$words[2]", "  shift words; (( CURRENT-- ))", "  case $command in"]
     for command in commands:
         has_shared = set(shared.items()) <= {(option.flag, option) for option in command.options} and bool(shared)
-        own = [option for option in command.options if not (has_shared and option.flag in shared)]
+        unshared = [option for option in command.options if not (has_shared and option.flag in shared)]
         action = (
             f'_alternative "words:word:({" ".join(command.words)})" "files:file:_files"' if command.words else "_files"
         )
-        rest = " ".join(_zsh_option(option) for option in own)
+        rest = " ".join(_zsh_option(option) for option in unshared)
         shared_text = '"${shared[@]}" ' if has_shared else ""
         lines.append(f"    {command.name}) _arguments {shared_text}{rest} {_quoted('*:argument:{' + action + '}')} ;;")
     lines += ["  esac", "}"]

@@ -132,16 +132,16 @@ def _lines(told: Any) -> Iterator[str]:
     for prompt in told["prompts"]:
         yield f"prompt: {prompt['tokens']} tokens, room for {prompt['max_tokens']} more"
         yield from (f"  | {line}" for line in prompt["text"].splitlines())
-    decided = [one for one in told["parameters"] if one["source"] != "API default"]
-    others = [one for one in told["parameters"] if one["source"] == "API default"]
-    for one in decided:
-        names = f" ({', '.join(one['names'])})" if one["names"] else ""
-        yield f"{one['name']} = {json.dumps(one['value'], ensure_ascii=False)}: {one['source']}{names}"
+    decided = [parameter for parameter in told["parameters"] if parameter["source"] != "API default"]
+    others = [parameter for parameter in told["parameters"] if parameter["source"] == "API default"]
+    for parameter in decided:
+        names = f" ({', '.join(parameter['names'])})" if parameter["names"] else ""
+        yield f"{parameter['name']} = {json.dumps(parameter['value'], ensure_ascii=False)}: {parameter['source']}{names}"
     if others:
-        pairs = (f"{one['name']} {json.dumps(one['value'], ensure_ascii=False)}" for one in others)
+        pairs = (f"{parameter['name']} {json.dumps(parameter['value'], ensure_ascii=False)}" for parameter in others)
         yield "by the API's defaults: " + ", ".join(pairs)
-    for one in told["ignored"]:
-        yield f"ignored: {one['name']}: {one['why']}"
+    for field in told["ignored"]:
+        yield f"ignored: {field['name']}: {field['why']}"
     yield from (f"note: {note}" for note in told["notes"])
     if told["limits"]:
         limits = dict(told["limits"])

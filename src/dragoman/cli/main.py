@@ -112,7 +112,9 @@ def _machine_problem(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}; check the path, and that this user may read it"
     # Messages of the runtime, and of the interpreter if a thread's stack cannot be mapped.
-    if not isinstance(error, MemoryError) and not any(one in str(error) for one in ("bad_alloc", "start new thread")):
+    if not isinstance(error, MemoryError) and not any(
+        words in str(error) for words in ("bad_alloc", "start new thread")
+    ):
         return ""
     import resource
 

@@ -73,7 +73,7 @@ def run(_: object, asked: ModelsArguments, console: Console) -> int:
         return _remove(asked.name, on_hub, asked, console)
     found = [*bundled_models(BUNDLED), *on_hub, *kept_models(kept, on_hub)]
     if asked.json:
-        console.stdout.write(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+        console.stdout.write(json.dumps([asdict(model) for model in found], indent=2) + "\n")
     else:
         console.stdout.write(f"{aligned([_HEADER, *map(_row, found)])}\nhub cache: {hub}\nkept: {kept}\n")
     return 0
@@ -99,18 +99,22 @@ def _remove(name: str, on_hub: Sequence[LocalModel], asked: ModelsArguments, con
     """Raises: HubError if the model does not exist; OSError."""
     hub = hub_environment(console.variables).cache
     repo, _, revision = name.partition("@")
-    found = [one for one in on_hub if name in (one.name, one.name.partition("@")[0], f"{repo}@{Path(one.path).name}")]
+    found = [
+        model
+        for model in on_hub
+        if name in (model.name, model.name.partition("@")[0], f"{repo}@{Path(model.path).name}")
+    ]
     if not found:
         raise HubError(f"{name}: not in the hub's cache, {hub}; `dragoman models` lists what is there")
-    listed = ", ".join(one.name for one in found)
-    size = size_text(sum(one.size for one in found))
+    listed = ", ".join(model.name for model in found)
+    size = size_text(sum(model.size for model in found))
     if not _is_confirmed(f"Remove {listed} ({size}) from {hub}?", asked, console):
         return FAILED
     freed = remove_hub_model(hub, repo, Path(found[0].path).name if revision else "")
-    for one in kept_models(asked.cache_dir, found):
-        if one.name in {model.name for model in found}:
-            Path(one.path).unlink(missing_ok=True)
-            freed += one.size
+    for kept in kept_models(asked.cache_dir, found):
+        if kept.name in {model.name for model in found}:
+            Path(kept.path).unlink(missing_ok=True)
+            freed += kept.size
     console.stdout.write(f"removed {listed}, {size_text(freed)}\n")
     return 0
 
@@ -119,13 +123,13 @@ def _remove_kept(found: Sequence[LocalModel], asked: ModelsArguments, console: C
     if not found:
         console.stdout.write(f"nothing is kept in {asked.cache_dir}\n")
         return 0
-    size = size_text(sum(one.size for one in found))
+    size = size_text(sum(model.size for model in found))
     listed = f"{len(found)} kept graphs and archives"
     if not _is_confirmed(f"Remove {listed} ({size}) from {asked.cache_dir}?", asked, console):
         return FAILED
-    for one in found:
-        if one.path.endswith(".blob"):
-            Path(one.path).unlink(missing_ok=True)
+    for model in found:
+        if model.path.endswith(".blob"):
+            Path(model.path).unlink(missing_ok=True)
     shutil.rmtree(asked.cache_dir / "archives", ignore_errors=True)
     console.stdout.write(f"removed {listed}, {size}\n")
     return 0

@@ -73,11 +73,11 @@ class _Kept:
     used_s: float = 0.0
     until_s: float = 0.0
 
-    def add(self, one: SegmentFacts) -> None:
-        self.bytes += one.bytes
-        self.blocks += one.blocks
+    def add(self, segment: SegmentFacts) -> None:
+        self.bytes += segment.bytes
+        self.blocks += segment.blocks
         self.files += 1
-        self.used_s, self.until_s = max(self.used_s, one.used_at), max(self.until_s, one.keep_until)
+        self.used_s, self.until_s = max(self.used_s, segment.used_at), max(self.until_s, segment.keep_until)
 
 
 def run(_: object, asked: StoreArguments, console: Console) -> int:
@@ -127,19 +127,19 @@ def _verified(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
 
 def _listed(store: BlockStore, asked: StoreArguments) -> str:
     kept: dict[str, _Kept] = {}
-    for one in store.segments():
-        kept.setdefault(one.label, _Kept(one.label)).add(one)
+    for segment in store.segments():
+        kept.setdefault(segment.label, _Kept(segment.label)).add(segment)
     if asked.json:
-        rows = [{name: getattr(one, name) for name in _Kept.__slots__} for one in kept.values()]
+        rows = [{name: getattr(entry, name) for name in _Kept.__slots__} for entry in kept.values()]
         return json.dumps(rows, indent=2) + "\n"
     total = store.stats()
     where = f"{size_text(total.bytes)} in {total.segments} files: {asked.prefix_store_dir}"
     return f"{aligned([_HEADER, *map(_row, kept.values())])}\n{where}\n"
 
 
-def _row(one: _Kept) -> tuple[str, ...]:
-    until = _time(one.until_s) if one.until_s > time.time() else ""
-    return one.model, size_text(one.bytes), str(one.blocks), str(one.files), _time(one.used_s), until
+def _row(kept: _Kept) -> tuple[str, ...]:
+    until = _time(kept.until_s) if kept.until_s > time.time() else ""
+    return kept.model, size_text(kept.bytes), str(kept.blocks), str(kept.files), _time(kept.used_s), until
 
 
 def _time(seconds: float) -> str:

@@ -92,7 +92,7 @@ def option(kind: ArgumentKind, help_text: str, default: Any = None, *, is_needed
 
 
 def options_of(arguments: type) -> tuple[CommandOption, ...]:
-    rows = [(one.name, one.metadata.get("option")) for one in dataclasses.fields(arguments)]
+    rows = [(field.name, field.metadata.get("option")) for field in dataclasses.fields(arguments)]
     return tuple(dataclasses.replace(row, name=name) for name, row in rows if row is not None)
 
 
@@ -121,13 +121,13 @@ class ReadWords:
         self._flags = [option.flag for option in options]
         self._takes_server_options = takes_server_options
         self._take(options, list(words))
-        for one in options:
+        for other in options:
             if (
-                one.is_needed
-                and one.name not in self.texts
-                and not any(problem.startswith(one.flag + " ") for problem in self.problems)
+                other.is_needed
+                and other.name not in self.texts
+                and not any(problem.startswith(other.flag + " ") for problem in self.problems)
             ):
-                self.problems.append(f"{one.flag}: is needed, must be {one.kind.allowed}")
+                self.problems.append(f"{other.flag}: is needed, must be {other.kind.allowed}")
 
     def refuse(self, name: str, why: str) -> None:
         """Note a problem with an option's value."""
@@ -142,7 +142,7 @@ class ReadWords:
         """The arguments from the options' values and `others`; None if there is a problem."""
         if self.problems:
             return None
-        names = {one.name for one in dataclasses.fields(arguments)}  # type: ignore[arg-type]
+        names = {field.name for field in dataclasses.fields(arguments)}  # type: ignore[arg-type]
         return arguments(**{name: value for name, value in self.values.items() if name in names} | others)
 
     def _take(self, options: Sequence[CommandOption], rest: list[str]) -> None:
@@ -218,7 +218,7 @@ class Command:
 
     @property
     def help(self) -> str:
-        rows = (f"  {one.flag} {one.kind.placeholder}".ljust(_COLUMN) + one.help for one in self.options)
+        rows = (f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in self.options)
         return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage
 
 

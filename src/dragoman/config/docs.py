@@ -66,8 +66,8 @@ def options_page() -> str:
 
 def _foreign_rows() -> Iterator[str]:
     keys: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for one in FOREIGN_OPTIONS:
-        keys.setdefault((one.reason, one.harmless), []).append(one.key)
+    for option in FOREIGN_OPTIONS:
+        keys.setdefault((option.reason, option.harmless), []).append(option.key)
     for (reason, harmless), names in sorted(keys.items()):
         yield f"| {reason} | {_quoted(names)} | {_quoted(value for value in harmless if value)} |\n"
 

@@ -635,5 +635,7 @@ GROUPS: tuple[type, ...] = (
 """The settings classes, in the order of help and docs; a class's docstring is its heading."""
 
 OPTIONS: tuple[Option, ...] = tuple(
-    Option(one.name, group, cast(Value, one.default), one.metadata["row"]) for group in GROUPS for one in fields(group)
+    Option(field.name, group, cast(Value, field.default), field.metadata["row"])
+    for group in GROUPS
+    for field in fields(group)
 )

@@ -55,8 +55,8 @@ def _read(model_dir: Path) -> Mapping[str, Any]:
     return raw
 
 
-def _value(path: Path, key: str, kind: Kind, given: Any) -> Any:
+def _value(path: Path, key: str, kind: Kind, value: Any) -> Any:
     try:
-        return kind.parse(str(given))
+        return kind.parse(str(value))
     except ValueError:
-        raise ConfigError([f"{key}={given} ({path}): must be {kind.allowed}"]) from None
+        raise ConfigError([f"{key}={value} ({path}): must be {kind.allowed}"]) from None

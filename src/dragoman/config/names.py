@@ -89,11 +89,14 @@ def find_options(given: Given) -> list[Match]:
 
 def misplaced_secret(given: Given) -> str:
     """The error for a secret in the wrong source, with the right one; "" for other names."""
-    option = next((one for one in OPTIONS if one.row.is_secret and one.name == bare(given.key.lower())), None)
+    option = next(
+        (candidate for candidate in OPTIONS if candidate.row.is_secret and candidate.name == bare(given.key.lower())),
+        None,
+    )
     if option is None:
         return ""
     variable = option.row.env[0].name if option.row.env else option.variable
-    file = next((one.flag for one in OPTIONS if one.name == f"{option.name}_file"), None)
+    file = next((candidate.flag for candidate in OPTIONS if candidate.name == f"{option.name}_file"), None)
     or_file = f", or name a file that holds it: {file} FILE" if file else ""
     return f"where others on this machine may read them: set the variable {variable}{or_file}"
 

@@ -68,8 +68,8 @@ def read_graph(directory: Path) -> OvmsOptions:
         found.problems.append(f"{path}: has no node with {_OPTIONS_TYPE}; this server generates text")
         return found
     reader = _Reader(path, directory, found)
-    for one in options.fields:
-        reader.read(one)
+    for entry in options.fields:
+        reader.read(entry)
     return found
 
 
@@ -85,10 +85,10 @@ def llm_options(path: Path) -> Message | None:
         raise PbtxtError(f"cannot be read as UTF-8 text: {error}") from error
     for node in graph.messages("node"):
         for options in (*node.messages("node_options"), *node.messages("options")):
-            for one in options.fields:
-                name = one.name.strip("[]").rpartition("/")[2].removesuffix(".ext")
-                if name == _OPTIONS_TYPE and isinstance(one.value, Message):
-                    return one.value
+            for entry in options.fields:
+                name = entry.name.strip("[]").rpartition("/")[2].removesuffix(".ext")
+                if name == _OPTIONS_TYPE and isinstance(entry.value, Message):
+                    return entry.value
     return None
 
 
@@ -115,15 +115,15 @@ class _Reader:
             "plugin_config": self._plugin_config,
         }
 
-    def read(self, one: Field) -> None:
-        is_text = isinstance(one.value, str)
-        written = Given(one.name, "", str(one.value) if is_text else "{...}", f"{self._path} line {one.line}")
-        if one.name in self._special and is_text:
-            self._special[one.name](written)
-        elif one.name in _SAME and is_text:
-            self._give(written, _SAME[one.name], written.text)
-        elif one.name in _FOREIGN:
-            self._note(written, _FOREIGN[one.name])
+    def read(self, field: Field) -> None:
+        is_text = isinstance(field.value, str)
+        written = Given(field.name, "", str(field.value) if is_text else "{...}", f"{self._path} line {field.line}")
+        if field.name in self._special and is_text:
+            self._special[field.name](written)
+        elif field.name in _SAME and is_text:
+            self._give(written, _SAME[field.name], written.text)
+        elif field.name in _FOREIGN:
+            self._note(written, _FOREIGN[field.name])
         else:
             self._report(written, "it is unknown")
 

@@ -42,7 +42,7 @@ class Message:
     fields: tuple[Field, ...] = field(default=())
 
     def messages(self, name: str) -> Iterator[Message]:
-        return (one.value for one in self.fields if one.name == name and isinstance(one.value, Message))
+        return (field.value for field in self.fields if field.name == name and isinstance(field.value, Message))
 
 
 def parse_pbtxt(text: str) -> Message:

@@ -70,8 +70,8 @@ class SamplingSettings:
 
 def operator_sampling(settings: SamplingSettings) -> Mapping[str, Any]:
     """The operator's values, by the names of `SamplingParams`; `do_sample` if they turn sampling on."""
-    given = {one.name.removeprefix(_PREFIX): getattr(settings, one.name) for one in fields(settings)}
-    found = {name: value for name, value in given.items() if value is not None and (name, value) != ("seed", -1)}
+    values = {field.name.removeprefix(_PREFIX): getattr(settings, field.name) for field in fields(settings)}
+    found = {name: value for name, value in values.items() if value is not None and (name, value) != ("seed", -1)}
     return {**found, "do_sample": True} if "temperature" in found else found
 
 

@@ -373,7 +373,12 @@ class _Findings:
 
     def has_lmi_variables(self) -> bool:
         """True if the environment holds an OPTION_ or SERVING_ variable of an option that LMI has, too."""
-        ours = [one.given for name in OPTIONS_OF_LMI for one in self._candidates[name] if one.layer == ENVIRONMENT]
+        ours = [
+            candidate.given
+            for name in OPTIONS_OF_LMI
+            for candidate in self._candidates[name]
+            if candidate.layer == ENVIRONMENT
+        ]
         foreign = [given for layer, _, given in self._foreign if layer == ENVIRONMENT]
         return any(given.name.startswith(("OPTION_", "SERVING_")) for given in (*ours, *foreign))
 
@@ -397,20 +402,22 @@ class _Findings:
 
     def check_call(self, chosen: Chosen) -> None:
         for name, candidates in self._candidates.items():
-            if any(one.layer == COMMAND_LINE for one in candidates):
+            if any(candidate.layer == COMMAND_LINE for candidate in candidates):
                 origin = chosen.origins[name]
                 decided = f"{origin.name} ({origin.source})"
-                asked = [_quote(one.given) for one in candidates if one.layer == CALL]
-                self.problems += [f"{one}: cannot be changed; it is decided by {decided}" for one in asked]
+                asked = [_quote(candidate.given) for candidate in candidates if candidate.layer == CALL]
+                self.problems += [f"{text}: cannot be changed; it is decided by {decided}" for text in asked]
 
     def _choose_one(self, option: Option) -> tuple[Value, Origin]:
         candidates = self._candidates[option.name]
         if option.name == "model_id":  # the file lies in the directory that the command line names, so it goes first
-            candidates = [replace(one, layer=-1) if one.layer == FILE else one for one in candidates]
+            candidates = [
+                replace(candidate, layer=-1) if candidate.layer == FILE else candidate for candidate in candidates
+            ]
         if not candidates:
             return option.default, Origin("default")
-        best = min(one.order for one in candidates)
-        same = [one for one in candidates if one.order == best]
+        best = min(candidate.order for candidate in candidates)
+        same = [candidate for candidate in candidates if candidate.order == best]
         chosen = same[-1]  # the last one wins, as in properties files and on command lines
         self._check_agreement(same)
         try:
@@ -449,9 +456,9 @@ class _Findings:
 
     def _check_agreement(self, same: Sequence[_Candidate]) -> None:
         chosen = same[-1]
-        for one in same[:-1]:
-            if one.given.key != chosen.given.key and one.text != chosen.text:
-                self.problems.append(f"{_quote(one.given)}: contradicts {_quote(chosen.given)}; give one of them")
+        for other in same[:-1]:
+            if other.given.key != chosen.given.key and other.text != chosen.text:
+                self.problems.append(f"{_quote(other.given)}: contradicts {_quote(chosen.given)}; give one of them")
 
     def _unknown(self, layer: int, given: Given) -> None:
         if given.source == "environment" and not given.name.startswith("OPTION_"):
@@ -477,10 +484,10 @@ class _Findings:
                 continue
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             self.notices.append(f"{_quote(given)}: not an option of this server, passed on to model.py; {hint}")
-        own = [(layer, given.key, given.text) for layer, given, _ in self._unknown_options]
-        own += [(layer, one.key, given.text) for layer, one, given in self._foreign if not one.is_secret]
-        own = [one for one in own if one[0] != CALL]
-        ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it wins
+        passed = [(layer, given.key, given.text) for layer, given, _ in self._unknown_options]
+        passed += [(layer, target.key, given.text) for layer, target, given in self._foreign if not target.is_secret]
+        passed = [entry for entry in passed if entry[0] != CALL]
+        ordered = sorted(passed, key=lambda entry: entry[0], reverse=True)  # the highest layer last, so that it wins
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
     def pass_to_engine(self, chosen: Chosen) -> dict[str, str]:
@@ -488,14 +495,16 @@ class _Findings:
         engine = str(chosen["engine"])
         if engine not in OF_ENGINES:
             return {}
-        taken = [(layer, one.key, given) for layer, one, given in self._foreign if one.key in OF_ENGINES[engine]]
-        self._foreign = [one for one in self._foreign if one[1].key not in OF_ENGINES[engine]]
+        taken = [
+            (layer, target.key, given) for layer, target, given in self._foreign if target.key in OF_ENGINES[engine]
+        ]
+        self._foreign = [entry for entry in self._foreign if entry[1].key not in OF_ENGINES[engine]]
         for layer, given, hint in self._unknown_options + self._unknown_flags:
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             taken.append((layer, given.key, given))
         self._unknown_options = []
         found: dict[str, str] = {}
-        for layer, key, given in sorted(taken, key=lambda one: one[0], reverse=True):
+        for layer, key, given in sorted(taken, key=lambda entry: entry[0], reverse=True):
             if layer == CALL:
                 self.problems.append(f"{_quote(given)}: only the operator can set it")
             name = key.removeprefix("option.")

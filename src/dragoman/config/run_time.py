@@ -136,12 +136,14 @@ def _targets(given: Given) -> set[str]:
 def _refusal(given: Given) -> str:
     """The reason why a call may not set this; "" if it may, or for unknown names, which `resolve` reports."""
     found = [match.target for match in find_options(given)]
-    closed = [one for one in found if isinstance(one, Option) and one.row.open_to != "load"]
+    closed = [target for target in found if isinstance(target, Option) and target.row.open_to != "load"]
     return f"{given.name} ({CALL}): only the operator can set it, {_how_to_set(closed[0])}" if closed else ""
 
 
 def _how_to_set(option: Option) -> str:
     names = " or ".join(name for name in (option.flag, option.variable) if name)
     is_one_for_all = option.group is ServerSettings and option.name not in PER_MODEL
-    own = "" if is_one_for_all or not option.key else f", or with {option.key} in the model's own serving.properties"
-    return f"with {names} when the server starts{own}"
+    elsewhere = (
+        "" if is_one_for_all or not option.key else f", or with {option.key} in the model's own serving.properties"
+    )
+    return f"with {names} when the server starts{elsewhere}"

@@ -460,4 +460,4 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-PER_MODEL = frozenset(one.name for one in fields(ServerSettings) if one.metadata["row"].open_to == "load")
+PER_MODEL = frozenset(field.name for field in fields(ServerSettings) if field.metadata["row"].open_to == "load")

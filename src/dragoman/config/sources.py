@@ -61,8 +61,8 @@ def _key_of_variable(name: str) -> str:
 
 def cache_home(environ: Mapping[str, str]) -> Path:
     """The user's cache directory. Source: XDG base directory specification."""
-    given = environ.get("XDG_CACHE_HOME", "")
-    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    folder = environ.get("XDG_CACHE_HOME", "")
+    return Path(folder) if Path(folder).is_absolute() else Path.home() / ".cache"
 
 
 def read_properties_file(path: Path) -> list[Given]:

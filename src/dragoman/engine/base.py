@@ -88,9 +88,9 @@ class Capabilities:
             raise _unsupported("grammar", _grammar_words(sampling.grammar), self._grammars())
         if request.stop is not None and request.is_ranked and not self.stop_strings:
             raise _unsupported("stop", ", ".join(request.stop.strings), "none where sequences are ranked")
-        for name, given in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
-            if given is not None and given > self.max_logprobs:
-                raise InvalidParameter(f"{name} must be at most {self.max_logprobs}, got {given}", param=name)
+        for name, count in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+            if count is not None and count > self.max_logprobs:
+                raise InvalidParameter(f"{name} must be at most {self.max_logprobs}, got {count}", param=name)
         if request.adapter is not None and request.adapter not in self.adapters:
             raise _unsupported("adapter", request.adapter, f"one of: {', '.join(self.adapters) or 'none'}")
         if request.cache_salt and not self.cache_salt:

@@ -167,14 +167,16 @@ class BeamSearch:
         parents = [0] if is_first else list(group.slots)  # at first all beams equal the prompt: use one of them
         scores, tokens, owners = [], [], []
         for parent in parents:
-            own = candidates[parent]
-            assert own is not None
-            values = own.logprobs.astype(np.float64)
+            scored = candidates[parent]
+            assert scored is not None
+            values = scored.logprobs.astype(np.float64)
             if taken:
-                values -= self._params.diversity_penalty * np.array([taken[token] for token in own.token_ids.tolist()])
+                values -= self._params.diversity_penalty * np.array(
+                    [taken[token] for token in scored.token_ids.tolist()]
+                )
             scores.append(values + (0.0 if is_first else group.scores[parent]))
-            tokens.append(own.token_ids)
-            owners.append(np.full(len(own.token_ids), parent))
+            tokens.append(scored.token_ids)
+            owners.append(np.full(len(scored.token_ids), parent))
         score, token, owner = np.concatenate(scores), np.concatenate(tokens), np.concatenate(owners)
         order = np.argsort(-score, kind="stable")[: self._num_considered * group.size]
         rows = zip(owner[order].tolist(), token[order].tolist(), score[order].tolist(), strict=True)
@@ -237,7 +239,7 @@ class _Beam:
     reason: FinishReason | None = None
 
     def extended(self, token_id: int, likely: Sequence[Logprob], num_top: int) -> _Beam:
-        logprob = next(one.logprob for one in likely if one.token_id == token_id)
+        logprob = next(candidate.logprob for candidate in likely if candidate.token_id == token_id)
         return _Beam(
             [*self.token_ids, token_id], [*self.logprobs, logprob], [*self.tops, list(likely[:num_top])], self.reason
         )
@@ -297,16 +299,17 @@ class OneTokenBeams:
     def _advance(self, likely: dict[int, Sequence[Logprob]]) -> None:
         rows = [_row(likely[slot][: self._width]) if slot in likely else None for slot in range(len(self._beams))]
         step = self._search.advance(rows, self._end_reason)
-        for one in step.hypotheses:
-            self._finished[one.number] = self._ended(one, likely)
+        for hypothesis in step.hypotheses:
+            self._finished[hypothesis.number] = self._ended(hypothesis, likely)
         self._beams |= {
-            slot: self._beams[one.parent].extended(one.token_id, likely[one.parent], self._num_top)
-            for slot, one in step.continuations.items()
+            slot: self._beams[hypothesis.parent].extended(hypothesis.token_id, likely[hypothesis.parent], self._num_top)
+            for slot, hypothesis in step.continuations.items()
         }
 
-    def _ended(self, one: Hypothesis, likely: dict[int, Sequence[Logprob]]) -> _Beam:
+    def _ended(self, hypothesis: Hypothesis, likely: dict[int, Sequence[Logprob]]) -> _Beam:
         return replace(
-            self._beams[one.parent].extended(one.token_id, likely[one.parent], self._num_top), reason=one.reason
+            self._beams[hypothesis.parent].extended(hypothesis.token_id, likely[hypothesis.parent], self._num_top),
+            reason=hypothesis.reason,
         )
 
     def _end_reason(self, slot: int, token_id: int) -> FinishReason | None:
@@ -326,5 +329,6 @@ class OneTokenBeams:
 
 def _row(likely: Sequence[Logprob]) -> BeamCandidates:
     return BeamCandidates(
-        np.array([one.token_id for one in likely], np.int64), np.array([one.logprob for one in likely], np.float32)
+        np.array([candidate.token_id for candidate in likely], np.int64),
+        np.array([candidate.logprob for candidate in likely], np.float32),
     )

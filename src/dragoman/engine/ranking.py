@@ -54,19 +54,19 @@ class Ranking:
         whole.finish_reason = output.finish_reason
         whole.prompt_logprobs = whole.prompt_logprobs or output.prompt_logprobs
         whole.num_cached_tokens = whole.num_cached_tokens or output.num_cached_tokens
-        ended = [one for one in self._whole.values() if one.finish_reason is not None]
+        ended = [sequence for sequence in self._whole.values() if sequence.finish_reason is not None]
         return self._best(ended) if len(ended) == self._sampling.num_sequences else []
 
     def _best(self, sequences: list[EngineOutput]) -> list[EngineOutput]:
-        for one in sequences:
-            one.cumulative_logprob = sum(one.logprobs or (), 0.0)
+        for sequence in sequences:
+            sequence.cumulative_logprob = sum(sequence.logprobs or (), 0.0)
         first = self._whole[0]
         prompt_logprobs, num_cached_tokens = first.prompt_logprobs, first.num_cached_tokens
-        ranked = sorted(sequences, key=lambda one: (-(one.cumulative_logprob or 0.0), one.index))
+        ranked = sorted(sequences, key=lambda sequence: (-(sequence.cumulative_logprob or 0.0), sequence.index))
         best = ranked[: self._sampling.n]
-        for index, one in enumerate(best):
-            one.index, one.prompt_logprobs, one.num_cached_tokens = index, None, 0
+        for index, sequence in enumerate(best):
+            sequence.index, sequence.prompt_logprobs, sequence.num_cached_tokens = index, None, 0
             if self._sampling.logprobs is None:
-                one.logprobs = one.top_logprobs = None
+                sequence.logprobs = sequence.top_logprobs = None
         best[0].prompt_logprobs, best[0].num_cached_tokens = prompt_logprobs, num_cached_tokens
         return best

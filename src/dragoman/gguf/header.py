@@ -237,9 +237,9 @@ class _Reader:
         return tuple(tensors.values())
 
     def _refuse_overlaps(self, tensors: Sequence[GgufTensor]) -> None:
-        for one, following in pairwise(tensors):
-            if following.begin < one.begin + one.size:
-                raise self._refusal(f"tensors {one.name!r} and {following.name!r} overlap at byte {following.begin}")
+        for tensor, following in pairwise(tensors):
+            if following.begin < tensor.begin + tensor.size:
+                raise self._refusal(f"tensors {tensor.name!r} and {following.name!r} overlap at byte {following.begin}")
 
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, begin: int) -> GgufTensor:
         if kind not in TYPES:

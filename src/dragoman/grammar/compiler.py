@@ -182,11 +182,11 @@ def compiler_for(
 
 
 def _vocabulary(tokenizer: HfTokenizer, turn_end_ids: frozenset[int]) -> Vocabulary:
-    ids, eos_ids, own = range(tokenizer.vocab_size), sorted(tokenizer.eos_token_ids), tokenizer.eos_token_id
+    ids, eos_ids, eos_token_id = range(tokenizer.vocab_size), sorted(tokenizer.eos_token_ids), tokenizer.eos_token_id
     return Vocabulary(
         token_bytes=[tokenizer.token_bytes(token_id) for token_id in ids],
         special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
-        eos_id=own if own in eos_ids and own is not None else (eos_ids or [0])[0],
+        eos_id=eos_token_id if eos_token_id in eos_ids and eos_token_id is not None else (eos_ids or [0])[0],
         extra_eos_ids=frozenset(eos_ids) | turn_end_ids,
         encode=tokenizer.encode_continuation,
     )

@@ -205,13 +205,13 @@ class ModelHost(Generic[Built]):
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         order = {model.name: number for number, model in enumerate(self._registry.models)}
-        hosted = sorted(self._hosted.values(), key=lambda one: order.get(one.name, len(order)))
-        return tuple(one.status() for one in hosted)
+        hosted = sorted(self._hosted.values(), key=lambda model: order.get(model.name, len(order)))
+        return tuple(model.status() for model in hosted)
 
     def stored(self) -> tuple[ModelSource, ...]:
         if self._store.is_named:  # calls load them
             return ()
-        return tuple(ModelSource(str(one.directory.absolute()), one.name) for one in self._store.entries())
+        return tuple(ModelSource(str(entry.directory.absolute()), entry.name) for entry in self._store.entries())
 
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
         self._check_open()
@@ -267,7 +267,7 @@ class ModelHost(Generic[Built]):
 
     def _find(self, name: str) -> Hosted:
         """The model of that name or alias, preferably one that has not FAILED. Raises: NotFound."""
-        found = self._hosted.get(name) or next((one for one in self._hosted.values() if name in one.names), None)
+        found = self._hosted.get(name) or next((model for model in self._hosted.values() if name in model.names), None)
         if found is None:
             known = ", ".join(self._hosted) or "none"
             raise NotFound(f"Model or workflow not found: {name} (there are: {known})", param="model")
@@ -296,7 +296,9 @@ class ModelHost(Generic[Built]):
         return task
 
     def _end_operation(self, task: asyncio.Task[Any]) -> None:
-        self._operations = {name: one for name, one in self._operations.items() if one.task is not task}
+        self._operations = {
+            name: operation for name, operation in self._operations.items() if operation.task is not task
+        }
         if not task.cancelled():
             task.exception()  # waiters have it; without any it was logged
 
@@ -352,7 +354,7 @@ class ModelHost(Generic[Built]):
         hosted.become_ready(built)
         self._idle.keep(hosted, None)
         self._recovery.start()
-        self._set_dropped({name: one for name, one in self._dropped.items() if name != hosted.name})
+        self._set_dropped({name: other for name, other in self._dropped.items() if name != hosted.name})
         return built
 
     async def _build(self, hosted: Hosted, memory_bytes: int | None) -> Built:
@@ -374,12 +376,15 @@ class ModelHost(Generic[Built]):
         self._ledger.release(hosted.holding)
         hosted.fail(error)
         if isinstance(error, asyncio.CancelledError) or self._hosted.get(hosted.name) is not hosted:
-            self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
+            self._hosted = {name: other for name, other in self._hosted.items() if other is not hosted}
 
     def _forget_failures(self, name: str) -> None:
-        failed = [one for one in self._hosted.values() if one.state is ModelState.FAILED]
-        for one in [*failed[: max(0, len(failed) - MAX_FAILED + 1)], *(one for one in failed if one.name == name)]:
-            self._hosted.pop(one.name, None)
+        failed = [model for model in self._hosted.values() if model.state is ModelState.FAILED]
+        for model in [
+            *failed[: max(0, len(failed) - MAX_FAILED + 1)],
+            *(model for model in failed if model.name == name),
+        ]:
+            self._hosted.pop(model.name, None)
 
     # --- loading on demand --------------------------------------------------------------------------------------------
 
@@ -397,8 +402,8 @@ class ModelHost(Generic[Built]):
 
     async def _load_stored(self, name: str) -> None:
         wanted = await asyncio.to_thread(self._describe_stored, name)
-        own = self._operations[name]
-        others = [one for one in wanted.names if self._operations.get(one) is not own]
+        operation = self._operations[name]
+        others = [other for other in wanted.names if self._operations.get(other) is not operation]
         self._check_open()
         self._check_claims(others)
         self._check_names(wanted.names)
@@ -406,10 +411,10 @@ class ModelHost(Generic[Built]):
         self._check_open()
         self._check_claims(others)
         self._check_names(wanted.names)
-        hosted, memory_bytes = self._make_room(wanted, [one.holding for one in leaving])
-        self._operations.update(dict.fromkeys(others, own))
+        hosted, memory_bytes = self._make_room(wanted, [model.holding for model in leaving])
+        self._operations.update(dict.fromkeys(others, operation))
         try:
-            await asyncio.gather(*(asyncio.shield(self._begin_drop(one)) for one in leaving))
+            await asyncio.gather(*(asyncio.shield(self._begin_drop(model)) for model in leaving))
         except BaseException:
             self._ledger.release(hosted.holding)
             raise
@@ -419,8 +424,10 @@ class ModelHost(Generic[Built]):
         return any(name in self._num_callers or name in self._operations for name in hosted.names)
 
     def _under_way(self) -> list[asyncio.Task[Any]]:
-        changing = [one for one in self._hosted.values() if one.state in (ModelState.LOADING, ModelState.UNLOADING)]
-        return [self._operations[one.name].task for one in changing if one.name in self._operations]
+        changing = [
+            model for model in self._hosted.values() if model.state in (ModelState.LOADING, ModelState.UNLOADING)
+        ]
+        return [self._operations[model.name].task for model in changing if model.name in self._operations]
 
     def _let_go(self, hosted: Hosted) -> None:
         if not self._must_hurry.is_set():
@@ -434,13 +441,13 @@ class ModelHost(Generic[Built]):
         return self._begin_unload(hosted, is_dropped=True)
 
     def _forget_dropped(self, name: str) -> bool:
-        found = [] if name in self._operations else [one for one in self._dropped.values() if name in one.names]
-        self._set_dropped({name: one for name, one in self._dropped.items() if one not in found})
+        found = [] if name in self._operations else [model for model in self._dropped.values() if name in model.names]
+        self._set_dropped({name: model for name, model in self._dropped.items() if model not in found})
         return bool(found)
 
     def _set_dropped(self, dropped: dict[str, Wanted]) -> None:
         self._dropped = dropped
-        self._registry.note_dropped(self._shelf.dropped(one) for one in dropped.values())
+        self._registry.note_dropped(self._shelf.dropped(model) for model in dropped.values())
 
     # --- replacing ----------------------------------------------------------------------------------------------------
 
@@ -469,7 +476,7 @@ class ModelHost(Generic[Built]):
         new.is_pinned = old.is_pinned
         new.become_ready(built)
         self._idle.keep(new, None)
-        self._hosted = {name: new if one is old else one for name, one in self._hosted.items()}
+        self._hosted = {name: new if model is old else model for name, model in self._hosted.items()}
         ending = asyncio.create_task(self._finish(old), name=f"finish the calls of the old {old.name}")
         self._leaving[ending] = old
         ending.add_done_callback(self._leaving.pop)
@@ -488,7 +495,7 @@ class ModelHost(Generic[Built]):
 
     async def _unload(self, hosted: Hosted) -> None:
         await self._finish(hosted)
-        self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
+        self._hosted = {name: other for name, other in self._hosted.items() if other is not hosted}
 
     async def _finish(self, hosted: Hosted) -> None:
         assert hosted.built is not None
@@ -523,12 +530,14 @@ class ModelHost(Generic[Built]):
                 wanted.append(await self._resolve(source))
             except (InvalidRequest, NotFound) as error:
                 failures[source.name or Path(source.url).name] = error.message
-        return make_plan(wanted, failures, [one for one in self._hosted.values() if one.state is ModelState.READY])
+        return make_plan(
+            wanted, failures, [model for model in self._hosted.values() if model.state is ModelState.READY]
+        )
 
     def _check_plan(self, plan: Plan) -> None:
         """Raises: NoMemory if the whole does not fit, step by step; nothing has changed then."""
         taken = 0
-        gone = [one.holding for one in plan.gone]
+        gone = [model.holding for model in plan.gone]
         for old, new in plan.changed:
             self._ledger.check(new.name, taken + new.needs.least, gone)
             taken += new.needs.least - old.holding.num_bytes
@@ -539,12 +548,12 @@ class ModelHost(Generic[Built]):
     async def _carry_out(self, plan: Plan) -> SyncResult:
         failures = dict(plan.failures)
         self._set_dropped({})  # wanted models are loaded now, and others must not come back
-        unloaded = [one.name for one in plan.gone if await tried(self.unload(one.name), one.name, failures)]
+        unloaded = [model.name for model in plan.gone if await tried(self.unload(model.name), model.name, failures)]
         replaced = []
         for old, new in plan.changed:
             if await tried(self._replace_and_wait(old, new), new.name, failures):
                 replaced.append(new.name)
-        loaded = [one.name for one in plan.new if await tried(self._load_described(one), one.name, failures)]
+        loaded = [model.name for model in plan.new if await tried(self._load_described(model), model.name, failures)]
         return SyncResult(tuple(loaded), tuple(replaced), tuple(unloaded), plan.unchanged, failures)
 
     async def _load_described(self, wanted: Wanted) -> None:
@@ -555,7 +564,7 @@ class ModelHost(Generic[Built]):
         """Replace, and wait until the old model has freed its memory, as the next one may need it."""
         self._check_open()
         await asyncio.shield(self._begin_replace(wanted))
-        endings = [task for task, one in self._leaving.items() if one is old]
+        endings = [task for task, model in self._leaving.items() if model is old]
         if endings:
             await asyncio.wait(endings)
 

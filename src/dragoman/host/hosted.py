@@ -159,8 +159,8 @@ def weights_bytes(config: Config) -> int:
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
     """Names, sizes and times of the files that loading reads: the directory's, and packages next to model.py."""
-    own = (directory,) if directory.is_file() else (*directory.glob("*"), *directory.glob("*/*.py"))
-    for path in sorted(own):
+    paths = (directory,) if directory.is_file() else (*directory.glob("*"), *directory.glob("*/*.py"))
+    for path in sorted(paths):
         if path.is_file():
             facts = path.stat()
             yield str(path), facts.st_size, facts.st_mtime_ns
@@ -179,18 +179,20 @@ class Plan:
 
 def make_plan(wanted: Sequence[Wanted], failures: Mapping[str, str], served: Sequence[Hosted]) -> Plan:
     """The plan from the served to the wanted models. Raises: InvalidRequest if two wanted ones share a name."""
-    by_name = {one.name: one for one in served}
-    names = [name for one in wanted for name in one.names]
+    by_name = {model.name: model for model in served}
+    names = [name for model in wanted for name in model.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidRequest(f"models: each name may occur once; {', '.join(twice)} occurs twice")
-    pinned = {one.name: "it is pinned, and stays" for one in served if one.is_pinned and one.name not in names}
+    pinned = {model.name: "it is pinned, and stays" for model in served if model.is_pinned and model.name not in names}
     kept = {*names, *failures, *pinned}
     return Plan(
-        gone=[one for one in served if one.name not in kept],
-        changed=[(by_name[one.name], one) for one in wanted if _has_changed(by_name.get(one.name), one)],
-        new=[one for one in wanted if one.name not in by_name],
-        unchanged=tuple(one.name for one in wanted if one.name in by_name and not _has_changed(by_name[one.name], one)),
+        gone=[model for model in served if model.name not in kept],
+        changed=[(by_name[model.name], model) for model in wanted if _has_changed(by_name.get(model.name), model)],
+        new=[model for model in wanted if model.name not in by_name],
+        unchanged=tuple(
+            model.name for model in wanted if model.name in by_name and not _has_changed(by_name[model.name], model)
+        ),
         failures={**failures, **pinned},
     )
 

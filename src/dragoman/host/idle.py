@@ -99,11 +99,11 @@ class Room:
             leaving = self._chosen(least_bytes)
             if self._under_way is None or self._suffices(least_bytes, leaving):
                 return leaving
-            others = [one for one in self._hosted() if self._could_go(one)]
+            others = [model for model in self._hosted() if self._could_go(model)]
             changing = self._under_way()
             if not changing and not self._suffices(least_bytes, others):
                 return leaving
-            idle = [asyncio.ensure_future(one.built.served.admission.wait_idle()) for one in others if one.built]
+            idle = [asyncio.ensure_future(model.built.served.admission.wait_idle()) for model in others if model.built]
             try:
                 await asyncio.wait((*changing, *idle), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -126,15 +126,15 @@ class Room:
     def _chosen(self, least_bytes: int) -> list[Hosted]:
         """As few as suffice, the least recently used first."""
         leaving: list[Hosted] = []
-        idle = [one for one in self._hosted() if self._could_go(one) and self.may_leave(one)]
-        for one in sorted(idle, key=_last_used_s):
+        idle = [model for model in self._hosted() if self._could_go(model) and self.may_leave(model)]
+        for model in sorted(idle, key=_last_used_s):
             if self._suffices(least_bytes, leaving):
                 break
-            leaving.append(one)
+            leaving.append(model)
         return leaving
 
     def _suffices(self, least_bytes: int, leaving: Sequence[Hosted]) -> bool:
-        return least_bytes <= self._ledger.available_bytes([one.holding for one in leaving])
+        return least_bytes <= self._ledger.available_bytes([model.holding for model in leaving])
 
 
 def _last_used_s(hosted: Hosted) -> float:

@@ -93,7 +93,7 @@ def tls_of(config: Config) -> Tls | None:
     if server.tls_cert is None:
         lonely = [config.cite(name) for name in ("tls_key", "tls_client_ca") if getattr(server, name) is not None]
         if lonely:
-            raise ConfigError([f"{one}: needs tls_cert" for one in lonely])
+            raise ConfigError([f"{name}: needs tls_cert" for name in lonely])
         return None
     try:
         return Tls(TlsFiles(server.tls_cert, server.tls_key, server.tls_client_ca))

@@ -24,17 +24,18 @@ def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate |
 
 
 def _found_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
-    own = config.model.chat_template
-    if own is None:
+    template = config.model.chat_template
+    if template is None:
         try:
             return load_chat_template(tokenizer, _bundled_templates())
         except ValueError as error:
             raise ModelError(f"{config.model_dir}: {error}") from error
-    is_file = _is_file(own)
-    if not is_file and "{" not in own:  # else a misspelt path would count as a template and replace each conversation
+    is_file = _is_file(template)
+    # Otherwise a misspelt path would count as a template and replace each conversation.
+    if not is_file and "{" not in template:
         raise ModelError(f"{config.cite('chat_template')}: must be a file or a Jinja template; there is no such file")
     try:
-        source = Path(own).read_text(encoding="utf-8") if is_file else own
+        source = Path(template).read_text(encoding="utf-8") if is_file else template
         return ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens, is_vouched=True)
     except (OSError, ValueError) as error:
         raise ModelError(f"{config.cite('chat_template') if is_file else '--chat-template'}: {error}") from error

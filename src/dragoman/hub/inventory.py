@@ -44,7 +44,7 @@ def hub_models(cache: Path) -> list[LocalModel]:
     for repo in sorted(_scan(cache), key=lambda repo: str(repo.repo_id)):
         if repo.repo_type != "model":
             continue
-        for revision in sorted(repo.revisions, key=lambda one: str(one.commit_hash)):
+        for revision in sorted(repo.revisions, key=lambda entry: str(entry.commit_hash)):
             names = sorted(revision.refs) or [revision.commit_hash[:12]]
             name = repo.repo_id if names == ["main"] else f"{repo.repo_id}@{names[0]}"
             found.append(_described(name, HUB, revision.snapshot_path, revision.size_on_disk))
@@ -56,7 +56,7 @@ def hub_models(cache: Path) -> list[LocalModel]:
 
 
 def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalModel]:
-    by_commit = {Path(one.path).name: one.name for one in hub}
+    by_commit = {Path(model.path).name: model.name for model in hub}
     found = []
     for path in sorted(cache_dir.glob("*.blob")) if cache_dir.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):

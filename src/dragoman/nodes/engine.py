@@ -95,8 +95,10 @@ class NodesFactory:
         count, options = len(self._placements), dict(setup.options)
         if options.get("kv_cache_gb") is not None:
             options["kv_cache_gb"] /= count
-        one = self._inner.needs(replace(setup.of_one_in(count), options=options))
-        return MemoryNeeds(one.weights * count, one.drafts * count, one.least_cache * count, one.useful_cache * count)
+        needs = self._inner.needs(replace(setup.of_one_in(count), options=options))
+        return MemoryNeeds(
+            needs.weights * count, needs.drafts * count, needs.least_cache * count, needs.useful_cache * count
+        )
 
     def load(self, setup: EngineSetup) -> LoadedNodes:
         """Raises: the error of one of the processes, after ending all."""
@@ -110,7 +112,9 @@ class NodesFactory:
             try:
                 started = [processes.start(plan) for plan in plans]
                 reports = [setup.progress, *[_no_report] * (len(plans) - 1)]  # the first one's progress stands for all
-                loads = [waiting.submit(one.wait_loaded, report) for one, report in zip(started, reports, strict=True)]
+                loads = [
+                    waiting.submit(node.wait_loaded, report) for node, report in zip(started, reports, strict=True)
+                ]
                 for load in as_completed(loads):
                     load.result()
             except BaseException:
@@ -137,7 +141,7 @@ class LoadedNodes:
             self.processes.close()
             raise
         described = built[0].description
-        length = min(one.description.capabilities.max_model_len for one in built)
+        length = min(node.description.capabilities.max_model_len for node in built)
         capabilities = replace(described.capabilities, max_model_len=length, cache_key=len(built) > 1)
         nodes = [Node(plan) for plan in self.plans]
         engine = NodesEngine(capabilities, nodes, list(self.started), self.processes, share)
@@ -145,7 +149,7 @@ class LoadedNodes:
             engine,
             (*described.facts, f"{len(nodes)} engines: {', '.join(str(plan.placement) for plan in self.plans)}"),
             described.dtype,
-            sum(one.cache_bytes for one in built),
+            sum(node.cache_bytes for node in built),
             pictures=described.pictures,
             adapters=engine if self.plans[0].config.adapters.enable_lora else None,
         )
@@ -235,8 +239,8 @@ class NodesEngine(SpreadEngine):
         told = [node.health for node in self._live()]
         return replace(
             super().health(),
-            num_used_blocks=sum(one.num_used_blocks for one in told),
-            num_blocks=sum(one.num_blocks for one in told),
+            num_used_blocks=sum(health.num_used_blocks for health in told),
+            num_blocks=sum(health.num_blocks for health in told),
             upstreams=tuple(UpstreamHealth(node.name, node.is_live, len(node.replies)) for node in self._nodes),
         )
 
@@ -419,7 +423,7 @@ class NodesEngine(SpreadEngine):
     async def _catch_up(self, node: Node) -> None:
         """Load the other nodes' adapters into a new process. Raises: ReplicaLost."""
         done: dict[str, tuple[int, Path | None]] = {}
-        while left := [one for one in self._adapter_changes.items() if done.get(one[0]) != one[1]]:
+        while left := [change for change in self._adapter_changes.items() if done.get(change[0]) != change[1]]:
             for name, change in left:
                 try:
                     await self._change(node, name, change[1], is_replacing=True)

@@ -92,9 +92,9 @@ class PictureLoader:
             read = await _each([self._read(source, budget) for source in sources], turns)
             reading.shrink(sum(sent))
             with await self._memory.pictures.lend(RGB_BYTES * budget.num_pixels) as pixels:
-                loans = [pixels.part(RGB_BYTES * one.size.num_pixels) for one in read]
+                loans = [pixels.part(RGB_BYTES * picture.size.num_pixels) for picture in read]
                 try:
-                    works = [self._decode(one, loan) for one, loan in zip(read, loans, strict=True)]
+                    works = [self._decode(picture, loan) for picture, loan in zip(read, loans, strict=True)]
                     return tuple(await _each(works, turns))
                 finally:
                     for loan in loans:

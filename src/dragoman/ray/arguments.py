@@ -105,7 +105,9 @@ class Application:
         config = resolved.process
         if resolved.store is not None or len(resolved.models) != 1:
             names = [
-                one for one in ("model_store", "models_dir", "load_models") if config.origins[one].source != "default"
+                name
+                for name in ("model_store", "models_dir", "load_models")
+                if config.origins[name].source != "default"
             ]
             where = ", ".join(config.cite(name) for name in names) or "the default model store"
             raise ConfigError([f"{where}: an application on Ray Serve serves one model; run one application per model"])

@@ -24,13 +24,13 @@ class PrefixRouter(RequestRouter):
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
         """One replica per rank: Serve takes the first one that has room."""
-        replicas = {str(one.replica_id.unique_id): one for one in candidate_replicas}
+        replicas = {str(replica.replica_id.unique_id): replica for replica in candidate_replicas}
         arguments = pending_request.args if pending_request is not None else []
         if not arguments or not isinstance(arguments[0], EngineRequest):
             # Serve queries the first of equally busy replicas, so some would never report their load.
             return [random.sample(candidate_replicas, len(candidate_replicas))]
         request, avoided = arguments
-        left = {name: one for name, one in replicas.items() if name not in avoided} or replicas
+        left = {name: replica for name, replica in replicas.items() if name not in avoided} or replicas
         cache = self.replica_queue_len_cache
-        loads = {name: cache.get(one.replica_id) or 0 for name, one in left.items()}
+        loads = {name: cache.get(replica.replica_id) or 0 for name, replica in left.items()}
         return [[left[name]] for name in preferred(prefix_key(request, self._prefix_tokens), loads)]

@@ -93,10 +93,10 @@ class _Proof:
         """True for objects of which one must have a property that is something else, or forbidden, in the other."""
         if _types(a) != _TYPES[dict] or _types(b) != _TYPES[dict]:
             return False
-        for one, other in ((a, b), (b, a)):
-            properties, others = one.get("properties") or {}, other.get("properties") or {}
+        for schema, other in ((a, b), (b, a)):
+            properties, others = schema.get("properties") or {}, other.get("properties") or {}
             is_closed = other.get("additionalProperties") is False and not other.get("patternProperties")
-            for name in one.get("required") or ():
+            for name in schema.get("required") or ():
                 if name not in others:
                     if is_closed:
                         return True

@@ -346,7 +346,7 @@ def schema_of_shape(shape: Shape) -> Schema:
     for choice in _choices(shape):
         schema = choice if isinstance(choice, dict) else schema_of(choice)
         alternatives = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
-        schemas += [one for one in alternatives if one not in schemas]
+        schemas += [schema for schema in alternatives if schema not in schemas]
     return schemas[0] if len(schemas) == 1 else any_of(*schemas)
 
 

@@ -357,8 +357,11 @@ class Endpoints(Server):
 
 def _without_hosting(apis: tuple[Api, ...]) -> tuple[tuple[Api, ...], list[Operation]]:
     """The APIs without the operations that need hosting, and these operations."""
-    left = tuple(replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting)) for api in apis)
-    return left, [one for api in apis for one in api.operations if one.needs_hosting]
+    left = tuple(
+        replace(api, operations=tuple(operation for operation in api.operations if not operation.needs_hosting))
+        for api in apis
+    )
+    return left, [operation for api in apis for operation in api.operations if operation.needs_hosting]
 
 
 # On /v1/chat/completions the client's name decides which of two documents applies.
@@ -413,7 +416,9 @@ class _Waiting:
         try:
             while True:
                 left_s = self._left_s()
-                pause_s = min((one for one in (left_s, self._keep_alive_s or None) if one is not None), default=None)
+                pause_s = min(
+                    (limit_s for limit_s in (left_s, self._keep_alive_s or None) if limit_s is not None), default=None
+                )
                 await asyncio.wait((task, gone), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     return task.result()

@@ -133,7 +133,9 @@ class Preparing(Protocol):
 
 class _Routes:
     def __init__(self, server: Server) -> None:
-        self._operations = {(one.method, one.path): (api, one) for api in server.apis for one in api.operations}
+        self._operations = {
+            (operation.method, operation.path): (api, operation) for api in server.apis for operation in api.operations
+        }
         self.table = RouteTable([Route(path) for path in dict.fromkeys(path for _, path in self._operations)])
 
     def find(self, http: HttpCall) -> tuple[HttpCall, Api, GenerateOperation]:
@@ -283,7 +285,7 @@ async def _prepare(explanation: Explanation, call: Call, model: ServedModel) -> 
         )
         if index == 0:
             explanation.adapter = run.adapter
-            explanation.parameters = [_settled(one, request, prepared) for one in explanation.parameters]
+            explanation.parameters = [_settled(parameter, request, prepared) for parameter in explanation.parameters]
         check_request(model.engine, run)
 
 
@@ -316,7 +318,7 @@ def _limits(model: ServedModel, server: Server, record: CallRecord) -> Explained
         timeout_s=min(timeouts, default=None),
         requests_in_flight=model.admission.num_in_flight,
         requests_allowed=model.admission.limit,
-        others={one.name: getattr(model.limits, one.name) for one in fields(Limits)},
+        others={field.name: getattr(model.limits, field.name) for field in fields(Limits)},
     )
 
 
@@ -465,11 +467,11 @@ def _bodies(http: HttpCall, body: Values, name: str, nested: Values | None = Non
         yield msgspec.structs.replace(http, body=json.dumps(whole).encode(), _decoded=[])
 
 
-def _objects(given: Values, name: str) -> Iterator[Values]:
+def _objects(values: Values, name: str) -> Iterator[Values]:
     """The object without the field, then with other values in it: a field that repeats the default decides as well."""
-    yield _dropped(given, name)
-    for other in _others(given[name]):
-        yield {**given, name: other}
+    yield _dropped(values, name)
+    for other in _others(values[name]):
+        yield {**values, name: other}
 
 
 def _others(value: Any) -> Iterator[Any]:
@@ -491,8 +493,8 @@ def _others(value: Any) -> Iterator[Any]:
                 yield from ([changed, *value[1:]] for name in value[0] for changed in _objects(value[0], name))
 
 
-def _dropped(given: Values, name: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key != name}
+def _dropped(values: Values, name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
 
 
 def _plain(value: Any) -> Any:

@@ -149,10 +149,10 @@ def _beginning(value: object, levels: int) -> object:
         case str():
             return value[:_SHOWN_LENGTH]
         case list() | tuple():
-            return [_beginning(one, levels - 1) for one in value[:_SHOWN_ITEMS]] if levels else []
+            return [_beginning(entry, levels - 1) for entry in value[:_SHOWN_ITEMS]] if levels else []
         case dict():
             pairs = islice(value.items(), _SHOWN_ITEMS if levels else 0)
-            return {str(name)[:_SHOWN_LENGTH]: _beginning(one, levels - 1) for name, one in pairs}
+            return {str(name)[:_SHOWN_LENGTH]: _beginning(entry, levels - 1) for name, entry in pairs}
     return value
 
 

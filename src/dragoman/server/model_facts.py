@@ -108,7 +108,7 @@ def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
 
 def facts_of_all(models: ModelRegistry) -> list[ModelFacts]:
     """The facts under every name that calls may use, with models that a call would load."""
-    away = [replace(facts_of_unloaded(one), name=name) for one in models.unloaded for name in one.names]
+    away = [replace(facts_of_unloaded(model), name=name) for model in models.unloaded for name in model.names]
     return facts_by_name(models.models) + away
 
 
@@ -130,6 +130,7 @@ def _facts_with_adapters(model: ServedModel) -> list[ModelFacts]:
     listed = [replace(facts, name=name) for name in (model.name, *model.aliases)]
     if model.adapters is not None:
         listed += [
-            replace(facts, name=one.name, names=(), parent=model.name, root=one.source) for one in model.adapters.all()
+            replace(facts, name=adapter.name, names=(), parent=model.name, root=adapter.source)
+            for adapter in model.adapters.all()
         ]
     return listed

@@ -47,7 +47,9 @@ class Server:
         switches: Switches | None = None,
     ) -> None:
         self.apis = apis
-        self.operations = {(one.method, one.path): (api, one) for api in apis for one in api.operations}
+        self.operations = {
+            (operation.method, operation.path): (api, operation) for api in apis for operation in api.operations
+        }
         self.models = models
         self.gate = gate
         self.hosting, self.pulling = owner.hosting, owner.pulling

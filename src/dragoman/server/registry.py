@@ -167,11 +167,11 @@ class ModelRegistry:
     @property
     def unloaded(self) -> tuple[UnloadedModel, ...]:
         """The models that a call for them loads, including those that are loading."""
-        models = {one.name: one for one in (*self._stored, *self._dropped)}
-        return tuple(one for one in models.values() if one.name not in self._names)
+        models = {model.name: model for model in (*self._stored, *self._dropped)}
+        return tuple(model for model in models.values() if model.name not in self._names)
 
     def unloaded_called(self, name: str) -> UnloadedModel | None:
-        return next((one for one in self.unloaded if name in one.names), None)
+        return next((model for model in self.unloaded if name in model.names), None)
 
     def note_dropped(self, models: Iterable[UnloadedModel]) -> None:
         """Note all models that were dropped; a call for one loads it again."""
@@ -186,7 +186,7 @@ class ModelRegistry:
         self._note_away()
 
     def _note_away(self) -> None:
-        self._away = {name: one.name for one in (*self._stored, *self._dropped) for name in one.names}
+        self._away = {name: model.name for model in (*self._stored, *self._dropped) for name in model.names}
 
     def _away_as(self, name: str | None) -> str | None:
         """The model to load for a call that names `name`; None if it means a served or unknown one."""
@@ -229,9 +229,9 @@ class ModelRegistry:
         self._later_names.discard(old.name)
         self._note_time(new)
         self._models = {
-            new.name if one is old else name: new if one is old else one for name, one in self._models.items()
+            new.name if model is old else name: new if model is old else model for name, model in self._models.items()
         }
-        self._names = {name: one for name, one in self._names.items() if one is not old}
+        self._names = {name: model for name, model in self._names.items() if model is not old}
         self._names.update(dict.fromkeys(new.names, new))
         self._leaving.append(old)
         self._progress.pop(new.name, None)
@@ -245,11 +245,11 @@ class ModelRegistry:
             self._default_away = model.name
         del self._models[model.name]
         self._later_names.discard(model.name)
-        self._names = {name: one for name, one in self._names.items() if one is not model}
+        self._names = {name: other for name, other in self._names.items() if other is not model}
         self._leaving.append(model)
 
     def forget(self, model: ServedModel) -> None:
-        self._leaving = [one for one in self._leaving if one is not model]
+        self._leaving = [other for other in self._leaving if other is not model]
 
     def mark_ready(self) -> None:
         """Take requests from now on, unless a drain has begun. Raises: ValueError without a model, if one is needed."""
@@ -320,7 +320,7 @@ class ModelRegistry:
 
     def _with_adapter(self, name: str) -> ServedModel | None:
         models = self._models.values()
-        return next((one for one in models if one.adapters is not None and name in one.adapters.names), None)
+        return next((model for model in models if model.adapters is not None and name in model.adapters.names), None)
 
     def _check_names(self, model: ServedModel, instead_of: ServedModel | None) -> None:
         for name in model.names:

@@ -87,12 +87,14 @@ def progress_of(service: object, request_ids: Iterable[str]) -> ToldProgress | N
     known = [progress for request_id in request_ids if (progress := tell(request_id)) is not None]
     if not known:
         return None
-    expected = [one.expected_s for one in known]
+    expected = [prompt.expected_s for prompt in known]
     return ToldProgress(
-        total=sum(one.num_tokens for one in known),
-        cache=sum(one.num_cached for one in known),
-        processed=sum(one.num_read for one in known),
-        time_ms=round(1000 * max(one.since_s for one in known)),
-        ahead=max(one.num_ahead for one in known),
-        expected_ms=None if None in expected else ceil(1000 * max(one for one in expected if one is not None)),
+        total=sum(prompt.num_tokens for prompt in known),
+        cache=sum(prompt.num_cached for prompt in known),
+        processed=sum(prompt.num_read for prompt in known),
+        time_ms=round(1000 * max(prompt.since_s for prompt in known)),
+        ahead=max(prompt.num_ahead for prompt in known),
+        expected_ms=None
+        if None in expected
+        else ceil(1000 * max(expected_s for expected_s in expected if expected_s is not None)),
     )

@@ -128,7 +128,7 @@ class AnswerWatch:
         """Does not count tokens after the budget is used up."""
         if self._phase == _CLOSING:
             pairs = zip(token_ids, self.forced_ids, strict=False)
-            return next((place for place, (one, forced) in enumerate(pairs) if one != forced), len(token_ids))
+            return next((place for place, (token_id, forced) in enumerate(pairs) if token_id != forced), len(token_ids))
         if self._phase == _THINKING and self._thinking is not None and self._thinking.budget is not None:
             return min(len(token_ids), max(0, self._thinking.budget - self._num_thought))
         return len(token_ids)

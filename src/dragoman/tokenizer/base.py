@@ -92,7 +92,7 @@ class TokenPieces(dict[int, TokenPiece]):
         self.tokenizer = tokenizer
 
     def __missing__(self, token_id: int) -> TokenPiece:
-        own = self.tokenizer.token_bytes(token_id)
-        piece = TokenPiece(own, own.decode("utf-8", "replace"), self.tokenizer.is_special(token_id))
+        token_bytes = self.tokenizer.token_bytes(token_id)
+        piece = TokenPiece(token_bytes, token_bytes.decode("utf-8", "replace"), self.tokenizer.is_special(token_id))
         self[token_id] = piece
         return piece

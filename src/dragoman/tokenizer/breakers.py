@@ -27,7 +27,7 @@ class BreakerFinder:
         found = self._found.get(texts)
         if found is None:
             with self._lock:
-                found = self._found.get(texts) or tuple(one for text in texts for one in self._search(text))
+                found = self._found.get(texts) or tuple(breaker for text in texts for breaker in self._search(text))
                 if len(self._found) > _MAX_KEPT:
                     self._found = {(): ()}
                 self._found[texts] = found
@@ -35,7 +35,7 @@ class BreakerFinder:
 
     def _search(self, text: str) -> Breakers:
         wanted = text.encode()
-        whole = tuple(token_id for token_id, own in enumerate(self._tokens) if wanted in own)
+        whole = tuple(token_id for token_id, token in enumerate(self._tokens) if wanted in token)
         found = [SequenceBreaker(whole)] if whole else []
         for num_chars in range(1, len(text)):
             begin = text[:num_chars].encode()
@@ -56,7 +56,7 @@ class BreakerFinder:
     @cached_property
     def _by_last_byte(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = defaultdict(list)
-        for token_id, own in enumerate(self._tokens):
-            if own:
-                found[own[-1]].append(token_id)
+        for token_id, token in enumerate(self._tokens):
+            if token:
+                found[token[-1]].append(token_id)
         return found

@@ -170,7 +170,7 @@ class ChatTemplate:
     def _rendered(self, prompt: ChatPrompt, said: Sequence[Mapping[str, Any]]) -> str:
         contents = [read_content(message.get("content"), i) for i, message in enumerate(said)]
         told = zip(said, contents, self._markers(contents), strict=True)
-        messages = [self._message(*one, i) for i, one in enumerate(told)]
+        messages = [self._message(*entry, i) for i, entry in enumerate(told)]
         if prompt.continue_final_message:
             messages[-1] = _marked(messages[-1])
         name = self._name_for(prompt)
@@ -205,7 +205,7 @@ class ChatTemplate:
     def _with_known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if self._knows_developer:
             return list(messages)
-        return [{**one, "role": SYSTEM} if one.get("role") == "developer" else one for one in messages]
+        return [{**message, "role": SYSTEM} if message.get("role") == "developer" else message for message in messages]
 
     def _name_for(self, prompt: ChatPrompt) -> str:
         return TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self.sources else "default"
@@ -227,7 +227,7 @@ class ChatTemplate:
         """True if the template writes the probe's word for a short conversation."""
         name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self.sources else "default"
         if self._wants_parts:
-            messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+            messages = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
         try:
             return _PROBE in self._probe(name, messages, [*map(dict, tools)] or None)
         except ValueError:  # it takes too long
@@ -356,10 +356,10 @@ def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping):
         return dict(call)
-    given = function.get("arguments")
-    arguments = _parsed_arguments(given) if isinstance(given, str) else given
+    raw = function.get("arguments")
+    arguments = _parsed_arguments(raw) if isinstance(raw, str) else raw
     if as_text and isinstance(arguments, dict):
-        arguments = given if isinstance(given, str) and given else json.dumps(arguments, ensure_ascii=False)
+        arguments = raw if isinstance(raw, str) and raw else json.dumps(arguments, ensure_ascii=False)
     return {**call, "function": {**function, "arguments": arguments}} if "arguments" in function else dict(call)
 
 

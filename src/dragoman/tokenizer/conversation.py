@@ -27,10 +27,10 @@ def with_sorted_results(messages: Sequence[Message]) -> list[Message]:
         calls = message.get("tool_calls")
         if not calls:
             continue
-        run = list(takewhile(lambda one: one.get("role") == TOOL, messages[position:]))
+        run = list(takewhile(lambda message: message.get("role") == TOOL, messages[position:]))
         order = {call.get("id"): place for place, call in enumerate(calls) if isinstance(call, Mapping)}
         ids = [result.get("tool_call_id") for result in run]
-        if len(set(ids)) == len(ids) and all(one is not None and one in order for one in ids):
+        if len(set(ids)) == len(ids) and all(call_id is not None and call_id in order for call_id in ids):
             run.sort(key=lambda result: order[result["tool_call_id"]])
         found += run
         position += len(run)
@@ -86,11 +86,11 @@ def _whole(tool: Message) -> Message:
 
 def merged_message(first: Message, second: Message, between: str = _BETWEEN) -> Message:
     """One message with the content of both, and the first one's other fields. `between`: goes between texts."""
-    one, other = first.get("content"), second.get("content")
-    if isinstance(one, str) and isinstance(other, str):
-        content: Any = between.join(text for text in (one, other) if text)
+    earlier, other = first.get("content"), second.get("content")
+    if isinstance(earlier, str) and isinstance(other, str):
+        content: Any = between.join(text for text in (earlier, other) if text)
     else:
-        content = [*_parts(one), *_parts(other)]
+        content = [*_parts(earlier), *_parts(other)]
     return {**first, "content": content}
 
 

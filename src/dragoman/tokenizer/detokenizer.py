@@ -45,17 +45,17 @@ class IncrementalDetokenizer:
         self._utf8 = _Utf8Decoder("replace").decode
 
     def push(self, token_id: int) -> str:
-        own, _, is_special = self._pieces[token_id]
+        token_bytes, _, is_special = self._pieces[token_id]
         if is_special:
             if self._skips_special and token_id not in self._shown_ids:
                 return ""
             if self._follows_special and self._spaces_special:
-                own = b" " + own
+                token_bytes = b" " + token_bytes
         self._follows_special = is_special
-        if self._at_start and own:
+        if self._at_start and token_bytes:
             self._at_start = False
-            own = self._pieces.tokenizer.token_bytes(token_id, at_start=True)
-        return self._utf8(own)
+            token_bytes = self._pieces.tokenizer.token_bytes(token_id, at_start=True)
+        return self._utf8(token_bytes)
 
     def flush(self) -> str:
         """The text of bytes that never became a character: one U+FFFD, or ""."""

@@ -100,7 +100,9 @@ class HfTokenizer:
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         texts = {token_id: token.content for token_id, token in added.items()}
         self.control_tokens = {token.content: token for token in added.values() if token.special and token.content}
-        self._bracketed_ids = frozenset(one for one, text in texts.items() if text[:1] == "<" and text[-1:] == ">")
+        self._bracketed_ids = frozenset(
+            token_id for token_id, text in texts.items() if text[:1] == "<" and text[-1:] == ">"
+        )
         self.vocab_size = max([file.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added)])
         self._decoder = TokenDecoder(json.loads(file.decoder.__getstate__()) if file.decoder is not None else None)
         self.bos_token_id = self._named_id("bos_token", facts.bos_token_id)
@@ -154,8 +156,8 @@ class HfTokenizer:
         token_ids = _ids(file, pieces[0], add_special_tokens=False)
         for piece in pieces[1:]:
             token_ids += _ids(self._plain_continuation_file, piece, add_special_tokens=False)
-        shortest = {self._file.token_to_id(one) for one in self.control_tokens if len(one) == 1}
-        return [one for one in token_ids if one not in shortest]
+        shortest = {self._file.token_to_id(token) for token in self.control_tokens if len(token) == 1}
+        return [token_id for token_id in token_ids if token_id not in shortest]
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         return decode_tokens(self._pieces, token_ids, skip_special_tokens=skip_special_tokens)
@@ -233,7 +235,7 @@ class HfTokenizer:
         return FimTokens(prefix, suffix, None, True, repository, file)
 
     def _first_id(self, names: Sequence[str]) -> int | None:
-        return next((one for name in names if (one := self._file.token_to_id(name)) is not None), None)
+        return next((token_id for name in names if (token_id := self._file.token_to_id(name)) is not None), None)
 
 
 def _keep_no_words(file: TokenizerFile) -> None:
@@ -265,8 +267,8 @@ def words_pattern(words: Iterable[str]) -> str:
     branches = []
     for first, rest in by_first.items():
         low, high = min(rest), max(rest)  # all words share the beginning of these two
-        size = next((i for i, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
-        branches.append(re.escape(first + low[:size]) + words_pattern(one[size:] for one in rest))
+        size = next((i for i, (left, other) in enumerate(zip(low, high, strict=False)) if left != other), len(low))
+        branches.append(re.escape(first + low[:size]) + words_pattern(word[size:] for word in rest))
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("?" if ends_here else "")

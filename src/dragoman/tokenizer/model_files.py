@@ -111,13 +111,13 @@ def _chat_templates(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dic
     """Templates by name; separate files precede tokenizer_config.json."""
     templates: dict[str, str] = {}
     for source in (tokenizer_config, _read_json(model_dir, "chat_template.json")):
-        given = source.get("chat_template")
-        if isinstance(given, str):
-            templates["default"] = given
-        elif isinstance(given, list):
-            templates |= {entry["name"]: entry["template"] for entry in given}
-        elif isinstance(given, dict):
-            templates |= given
+        template = source.get("chat_template")
+        if isinstance(template, str):
+            templates["default"] = template
+        elif isinstance(template, list):
+            templates |= {entry["name"]: entry["template"] for entry in template}
+        elif isinstance(template, dict):
+            templates |= template
     if (text := model_text(model_dir, "chat_template.jinja")) is not None:
         templates["default"] = text
     for path in sorted((model_dir / "additional_chat_templates").glob("*.jinja")):

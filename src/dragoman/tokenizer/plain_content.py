@@ -51,9 +51,9 @@ class PlainContent:
     def begins_anew(self) -> bool:
         """True if text after a control token is encoded as at the beginning of a prompt, with an implied blank."""
         control = next(iter(self.tokenizer.control_tokens))
-        own = self.tokenizer.encode(control, add_special_tokens=False)
+        token_ids = self.tokenizer.encode(control, add_special_tokens=False)
         after = self.tokenizer.encode(f"{control}a", add_special_tokens=False)
-        return after == own + self.tokenizer.encode("a", add_special_tokens=False)
+        return after == token_ids + self.tokenizer.encode("a", add_special_tokens=False)
 
 
 class HiddenControls:
@@ -71,9 +71,9 @@ class HiddenControls:
             case str():
                 return self._controls.sub(self._placeholder_of, value)
             case Mapping():
-                return {self.put(key): one if key in _AS_SENT else self.put(one) for key, one in value.items()}
+                return {self.put(key): entry if key in _AS_SENT else self.put(entry) for key, entry in value.items()}
             case Sequence() if not isinstance(value, bytes):
-                return [self.put(one) for one in value]
+                return [self.put(entry) for entry in value]
             case _:
                 return value
 
@@ -129,9 +129,9 @@ def _texts_of(value: Any) -> list[str]:
         case str():
             return [value]
         case Mapping():
-            kept = [text for key, one in value.items() if key not in _AS_SENT for text in _texts_of(one)]
+            kept = [text for key, entry in value.items() if key not in _AS_SENT for text in _texts_of(entry)]
             return [*(key for key in value if isinstance(key, str)), *kept]
         case Sequence() if not isinstance(value, bytes):
-            return [text for one in value for text in _texts_of(one)]
+            return [text for entry in value for text in _texts_of(entry)]
         case _:
             return []

@@ -80,7 +80,7 @@ def read_tekken(path: Path) -> Tokenizer:
         ranks = [
             base64.b64decode(entry["token_bytes"], validate=True) for entry in content["vocab"][: size - num_specials]
         ]
-        names = {int(one["rank"]): str(one["token_str"]) for one in content.get("special_tokens") or ()}
+        names = {int(token["rank"]): str(token["token_str"]) for token in content.get("special_tokens") or ()}
     except (KeyError, TypeError, binascii.Error) as error:
         raise ValueError(f"it is not a valid tekken.json: {type(error).__name__} {error}") from error
     specials = [names.get(token_id, f"<SPECIAL_{token_id}>") for token_id in range(num_specials)]

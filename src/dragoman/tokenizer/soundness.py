@@ -137,7 +137,7 @@ def _growth(step: Mapping[str, Any]) -> float:
             return max(map(len, charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")), default=1) or 1
         case {"type": "TemplateProcessing", "single": list(single), "pair": list(pair)}:
             texts = max(sum("Sequence" in piece for piece in pieces) for pieces in (single, pair))
-            special = sum(len(one["ids"]) for one in step["special_tokens"].values()) * max(len(single), len(pair))
+            special = sum(len(token["ids"]) for token in step["special_tokens"].values()) * max(len(single), len(pair))
             return max(1, texts, special // _MOST_PIECES)
         case {"type": "ByteLevel"}:
             return 2.0

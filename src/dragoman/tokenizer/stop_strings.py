@@ -117,5 +117,5 @@ class StopOnTokens:
                 return False
 
     def _bytes(self, token_id: int) -> bytes:
-        own, _, is_special = self._pieces[int(token_id)]
-        return b"" if is_special and self._skips_special and own not in self._marks else own
+        token_bytes, _, is_special = self._pieces[int(token_id)]
+        return b"" if is_special and self._skips_special and token_bytes not in self._marks else token_bytes

@@ -42,14 +42,14 @@ class TokenDecoder:
         if self._byte_level is not None:
             return self._byte_level_bytes(token, self._byte_level)
         if self._has_byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
-            own = bytes([int(match[1], 16)])
+            raw = bytes([int(match[1], 16)])
         else:
             for step in self._steps:
                 token = step(token, at_start)
-            own = token.encode("utf-8", "replace")
+            raw = token.encode("utf-8", "replace")
         for _ in range(self._num_stripped if at_start else 0):
-            own = own.removeprefix(self._stripped.encode())
-        return own
+            raw = raw.removeprefix(self._stripped.encode())
+        return raw
 
     def longest(self, tokens: Iterable[str]) -> int:
         if self._byte_level is None:

@@ -177,5 +177,5 @@ def sent(value: Any) -> Any:
 
 
 def read_parameters(words: ReadWords) -> dict[str, Any]:
-    values = {one.name: words.values[one.name] for one in PARAMETERS}
+    values = {parameter.name: words.values[parameter.name] for parameter in PARAMETERS}
     return {name: sent(value) for name, value in values.items() if value is not None}

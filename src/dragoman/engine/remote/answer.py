@@ -101,12 +101,16 @@ def prompt_logprobs(
 
 
 def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top: int) -> PromptLogprob:
-    own = None if candidates is None else candidates.get(str(token))
-    if candidates is None or own is None:
+    candidate = None if candidates is None else candidates.get(str(token))
+    if candidates is None or candidate is None:
         raise EngineFailed(f"the upstream returned no log-probability for the prompt's token {token}")
-    named = [(one.rank, int(key), one.logprob) for key, one in candidates.items() if one.rank is not None]
+    named = [
+        (candidate.rank, int(key), candidate.logprob)
+        for key, candidate in candidates.items()
+        if candidate.rank is not None
+    ]
     top = [Logprob(key, _number(value)) for rank, key, value in sorted(named) if rank <= num_top][:num_top]
-    return PromptLogprob(_number(own.logprob), tuple(top), own.rank)
+    return PromptLogprob(_number(candidate.logprob), tuple(top), candidate.rank)
 
 
 def told_ids(choice: Choice) -> list[int]:
@@ -122,7 +126,10 @@ def told_ids(choice: Choice) -> list[int]:
 
 def _rows(told: Logprobs, num_top: int) -> _Rows:
     if told.content is not None:
-        tops = [[Logprob(one.id, one.logprob) for one in token.top_logprobs[:num_top]] for token in told.content]
+        tops = [
+            [Logprob(candidate.id, candidate.logprob) for candidate in token.top_logprobs[:num_top]]
+            for token in told.content
+        ]
         return [token.logprob for token in told.content], tops
     chosen = [_number(value) for value in told.token_logprobs]
     if not num_top:
@@ -133,7 +140,7 @@ def _rows(told: Logprobs, num_top: int) -> _Rows:
 def _best(candidates: dict[str, float | None], num_top: int) -> list[Logprob]:
     """The candidates, best first. Servers add an unlikely chosen token at the beginning or end."""
     found = [Logprob(token_id(token), _number(value)) for token, value in candidates.items() if is_token_id(token)]
-    return sorted(found, key=lambda one: -one.logprob)[:num_top]
+    return sorted(found, key=lambda candidate: -candidate.logprob)[:num_top]
 
 
 def _number(value: float | None) -> float:

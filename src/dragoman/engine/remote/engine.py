@@ -50,11 +50,11 @@ class _Run:
         """Pass an output on, or all of them once sequences are ranked. `num_cached_tokens` goes out with the first."""
         if self.num_cached_tokens is None:
             self.num_cached_tokens = num_cached_tokens
-        for one in [output] if self.ranking is None else self.ranking.push(output):
-            one.prompt_logprobs, self.prompt = self.prompt, None
+        for ranked in [output] if self.ranking is None else self.ranking.push(output):
+            ranked.prompt_logprobs, self.prompt = self.prompt, None
             if not self.has_told_cached and self.num_cached_tokens is not None:
-                self.has_told_cached, one.num_cached_tokens = True, self.num_cached_tokens
-            self._put(one)
+                self.has_told_cached, ranked.num_cached_tokens = True, self.num_cached_tokens
+            self._put(ranked)
 
 
 class _Places:
@@ -209,9 +209,9 @@ class RemoteEngine(Delivering):
     async def _search(self, run: _Run) -> None:
         search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._tools.criterion_of(run.request))
 
-        async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
+        async def next_tokens(request: EngineRequest) -> Sequence[Logprob]:
             outputs: list[EngineOutput] = []
-            await self._ask(_Run(one, outputs.append, run.trace), 0, 1)
+            await self._ask(_Run(request, outputs.append, run.trace), 0, 1)
             told = [top for output in outputs for top in output.top_logprobs or ()]
             if len(told) != 1:
                 raise EngineFailed(f"the upstream returned log-probabilities for {len(told)} tokens instead of one")

@@ -83,8 +83,8 @@ class RemoteFactory:
             raise ModelError(str(error)) from error
         setup.progress("asking the servers", 0.0)
         found = asyncio.run(_find_out(options, tokenizer))
-        profiles = {url: one for url, one in found.items() if isinstance(one, Profile)}
-        problems = [one for one in found.values() if isinstance(one, str)]
+        profiles = {url: profile for url, profile in found.items() if isinstance(profile, Profile)}
+        problems = [problem for problem in found.values() if isinstance(problem, str)]
         if not profiles:
             raise EngineOptionError("upstream", f"none of the servers can be used: {'; '.join(problems)}")
         for problem in problems:
@@ -124,7 +124,7 @@ def _sample(tokenizer: Tokenizer, options: RemoteOptions) -> Sample:
 
 def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: Mapping[str, Any]) -> int:
     """The option, or what the upstreams say, or what config.json does. Raises: EngineOptionError."""
-    said = min((one.max_model_len for one in profiles if one.max_model_len is not None), default=None)
+    said = min((profile.max_model_len for profile in profiles if profile.max_model_len is not None), default=None)
     if options.max_model_len is not None:
         if said is not None and options.max_model_len > said:
             raise EngineOptionError("max_model_len", f"must be at most {said}, which the servers accept")

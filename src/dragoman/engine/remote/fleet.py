@@ -78,12 +78,15 @@ class Fleet:
         return "no upstream answers: " + "; ".join(upstream.problem for upstream in self._upstreams.values())
 
     def health(self) -> tuple[UpstreamHealth, ...]:
-        return tuple(UpstreamHealth(one.url, one.is_healthy, one.num_outstanding) for one in self._upstreams.values())
+        return tuple(
+            UpstreamHealth(upstream.url, upstream.is_healthy, upstream.num_outstanding)
+            for upstream in self._upstreams.values()
+        )
 
     @property
     def adapters(self) -> tuple[str, ...]:
         """The adapters that any upstream listed last, healthy or not."""
-        return tuple(dict.fromkeys(name for one in self._upstreams.values() for name in one.adapters))
+        return tuple(dict.fromkeys(name for upstream in self._upstreams.values() for name in upstream.adapters))
 
     async def first_answer(
         self, route: Route, ask: Callable[[Upstream], Awaitable[T]], drop: Callable[[T], None] | None = None
@@ -114,12 +117,17 @@ class Fleet:
 
     def _next(self, route: Route, without: Collection[str]) -> Upstream | None:
         able = [
-            one
-            for one in self._upstreams.values()
-            if not one.problem and one.url not in without and (route.adapter is None or route.adapter in one.adapters)
+            upstream
+            for upstream in self._upstreams.values()
+            if not upstream.problem
+            and upstream.url not in without
+            and (route.adapter is None or route.adapter in upstream.adapters)
         ]
         # If all are in doubt, one bad request may be the cause: other requests still get a server.
-        loads = {one.url: one.num_outstanding for one in [one for one in able if one.is_healthy] or able}
+        loads = {
+            upstream.url: upstream.num_outstanding
+            for upstream in [upstream for upstream in able if upstream.is_healthy] or able
+        }
         return self._upstreams[preferred(route.prefix, loads)[0]] if loads else None
 
     async def _hedged(
@@ -143,10 +151,10 @@ class Fleet:
                 asked[asyncio.ensure_future(ask(second))] = second
             while asked:
                 done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-                one = done.pop()
-                upstream = asked.pop(one)
+                task = done.pop()
+                upstream = asked.pop(task)
                 try:
-                    answer = one.result()
+                    answer = task.result()
                 except UpstreamError as error:
                     tried[upstream.url] = error
                     self._suspect(upstream, error)
@@ -155,9 +163,9 @@ class Fleet:
                     return answer
             return None
         finally:
-            for one in asked:  # not awaited: a cancellation here would lose the winning answer
-                one.cancel()
-                one.add_done_callback(partial(_drop, drop))
+            for task in asked:  # not awaited: a cancellation here would lose the winning answer
+                task.cancel()
+                task.add_done_callback(partial(_drop, drop))
 
     def _failure(self, errors: Sequence[UpstreamError], route: Route) -> ServerError:
         if not errors:
@@ -230,7 +238,7 @@ def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
     profile = upstream.profile
     if profile is None:
         return
-    model = next((one for one in listed if one.id == profile.model), None)
+    model = next((entry for entry in listed if entry.id == profile.model), None)
     if model is None:
         upstream.is_known = False
         raise UpstreamError(f"{upstream.url} no longer lists model {profile.model}")

@@ -146,14 +146,14 @@ class _Probe:
         """Sets whether answers have token ids. Raises: UpstreamError if the prompt's ids differ from our tokenizer's."""
         ask = replace(self._ask(profile, max_tokens=4), prompt=self._sample.text)
         choices = await self._accepted(ask, profile)
-        told = next((one.prompt_token_ids for one in choices or () if one.prompt_token_ids), None)
+        told = next((choice.prompt_token_ids for choice in choices or () if choice.prompt_token_ids), None)
         if told is not None and tuple(told) != self._sample.token_ids:
             problem = (
                 f"makes {told[:8]} of {self._sample.text!r}, the tokenizer here {list(self._sample.token_ids[:8])}"
             )
             raise UpstreamError(f"{self._upstream.url} has another tokenizer: it {problem}")
-        has_some = any(one.text for one in choices or ())
-        return replace(profile, gives_ids=has_some and all(_has_ids(one) for one in choices or ()))
+        has_some = any(choice.text for choice in choices or ())
+        return replace(profile, gives_ids=has_some and all(_has_ids(choice) for choice in choices or ()))
 
     async def _names(self, profile: Profile, names: dict[str, str]) -> dict[str, str]:
         """The fields that the server accepts. Tries all at once first, since servers rarely refuse one."""
@@ -177,7 +177,9 @@ class _Probe:
         for count in dict.fromkeys((most, *(number for number in (20, 5, 1) if number < most), 0)):
             sampling = SamplingParams(temperature=0.0, logprobs=count)
             choices = await self._accepted(replace(self._ask(profile, sampling), logprobs=count), profile)
-            if choices and all(one.logprobs is not None and one.logprobs.ids() for one in choices if one.token_ids):
+            if choices and all(
+                choice.logprobs is not None and choice.logprobs.ids() for choice in choices if choice.token_ids
+            ):
                 told = choices[0].logprobs
                 if told is not None and told.ids() is not None:
                     return count
@@ -204,7 +206,7 @@ class _Probe:
             return False
         sampled = SamplingParams(temperature=1.0)  # some servers refuse several greedy sequences, which are equal
         choices = await self._accepted(replace(self._ask(profile, sampled), count=2), profile)
-        return {one.index for one in choices or ()} == {0, 1}
+        return {choice.index for choice in choices or ()} == {0, 1}
 
     async def _grammars(self, profile: Profile) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -216,7 +218,7 @@ class _Probe:
 
     async def _follows(self, kind: str, profile: Profile) -> bool:
         ask = self._ask(profile, SamplingParams(temperature=0.0, grammar=_GRAMMARS[kind]), max_tokens=4)
-        text = "".join(one.text for one in await self._accepted(ask, profile) or ()).strip()
+        text = "".join(choice.text for choice in await self._accepted(ask, profile) or ()).strip()
         expected = _BEGINS.get(kind, _WORD)
         size = min(len(text), len(expected))
         return bool(text) and text[:size] == expected[:size]

@@ -155,7 +155,7 @@ _ELSEWHERE = frozenset(
         "assistant_confidence_threshold", "max_ngram_size",
     }
 )  # fmt: skip
-SENT = tuple(one.name for one in msgspec.structs.fields(SamplingParams) if one.name not in _OURS | _ELSEWHERE)
+SENT = tuple(field.name for field in msgspec.structs.fields(SamplingParams) if field.name not in _OURS | _ELSEWHERE)
 """The fields of SamplingParams that an upstream has to know."""
 
 

@@ -220,7 +220,7 @@ class ModelList(msgspec.Struct):
 
 
 def adapters_of(model: str, listed: Sequence[Model]) -> tuple[str, ...]:
-    return tuple(one.id for one in listed if one.parent == model and one.id != model)
+    return tuple(entry.id for entry in listed if entry.parent == model and entry.id != model)
 
 
 chunks = msgspec.json.Decoder(Chunk)

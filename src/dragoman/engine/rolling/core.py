@@ -325,8 +325,8 @@ class EngineCore:
         """False if one of the sequence's block copies fails alone, too. The caller computes everything again."""
         try:
             for kind, pairs in batch.copies:
-                own = set(self._blocks.table(entry.sequence.sequence_id, kind))
-                self._runner.copy_blocks([pair for pair in pairs if pair[1] in own], kind)
+                held = set(self._blocks.table(entry.sequence.sequence_id, kind))
+                self._runner.copy_blocks([pair for pair in pairs if pair[1] in held], kind)
         except Exception:
             return False
         return True

@@ -80,11 +80,11 @@ class PictureEmbedder:
         try:
             for span in spans:
                 taken.append(self._take((span.picture.digest, span.detail), span.picture))
-            return [one if isinstance(one, EmbeddedPicture) else await one.result() for one in taken]
+            return [entry if isinstance(entry, EmbeddedPicture) else await entry.result() for entry in taken]
         finally:
-            for one in taken:
-                if isinstance(one, _Job):
-                    self._leave(one)
+            for entry in taken:
+                if isinstance(entry, _Job):
+                    self._leave(entry)
 
     def close(self) -> None:
         with self._lock:

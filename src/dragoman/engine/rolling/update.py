@@ -96,7 +96,7 @@ def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
         return [entry.sequence.sampler_state]
     if group.is_forked:
         return entry.sequence.sampler_state.ahead(entry.sequence.draft_ids)
-    return [one.sampler_state for one in group.sequences]
+    return [sequence.sampler_state for sequence in group.sequences]
 
 
 def _beam_widths(batch: ScheduledBatch) -> list[int]:

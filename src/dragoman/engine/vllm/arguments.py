@@ -86,23 +86,21 @@ def extra_arguments(extra: Mapping[str, str], known: Collection[str]) -> dict[st
     Raises: EngineOptionError for an unknown name, with the nearest; for one that this server sets; for a duplicate.
     """
     found: dict[str, tuple[str, str]] = {}
-    for given, text in extra.items():
-        name = LMI_NAMES.get(given, given)
+    for key, text in extra.items():
+        name = LMI_NAMES.get(key, key)
         if name in DECIDED:
-            raise EngineOptionError(given, "must not be set: this server derives it from the model")
+            raise EngineOptionError(key, "must not be set: this server derives it from the model")
         if name not in known:
-            raise EngineOptionError(given, f"unknown option; {_hint(given, known)}")
+            raise EngineOptionError(key, f"unknown option; {_hint(key, known)}")
         if name in found:
-            raise EngineOptionError(
-                given, f"must not be set together with option.{found[name][0]}, which means the same"
-            )
-        found[name] = (given, text)
+            raise EngineOptionError(key, f"must not be set together with option.{found[name][0]}, which means the same")
+        found[name] = (key, text)
     return found
 
 
-def _hint(given: str, known: Collection[str]) -> str:
+def _hint(name: str, known: Collection[str]) -> str:
     free = sorted(set(known) - DECIDED | set(LMI_NAMES))
-    nearest = get_close_matches(given, free, n=1, cutoff=0.6)
+    nearest = get_close_matches(name, free, n=1, cutoff=0.6)
     return f"vLLM's nearest argument is option.{nearest[0]}" if nearest else "vLLM has no argument like it"
 
 

@@ -288,8 +288,8 @@ class VllmEngine(Delivering):
             alone = SamplingParams(temperature=0.0, prompt_logprobs=request.sampling.prompt_logprobs)
             prompt = await self._last(msgspec.structs.replace(request, sampling=alone, max_tokens=0), words)
 
-        async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
-            told = (await self._last(one, words)).top_logprobs
+        async def next_tokens(request: EngineRequest) -> Sequence[Logprob]:
+            told = (await self._last(request, words)).top_logprobs
             assert told is not None
             return told[0]
 

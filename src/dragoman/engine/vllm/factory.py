@@ -55,8 +55,8 @@ class VllmFactory:
             extra = extra_arguments(setup.extra, surface.argument_names())
         except ImportError as error:
             raise EngineOptionError("engine", f"vllm is installed but cannot be imported: {_line(error)}") from error
-        for name, (given, text) in extra.items():
-            arguments[name] = _value(name, given, text)
+        for name, (key, text) in extra.items():
+            arguments[name] = _value(name, key, text)
         setup.progress("importing vLLM", 1.0)
         return LoadedVllm(setup, arguments, words, pictures, adapters)
 
@@ -160,13 +160,13 @@ def _try_picture(driver: Driver) -> None:
         raise ModelError(f"vLLM cannot prepare this model's pictures: {_line(error)}; {advice}") from error
 
 
-def _value(name: str, given: str, text: str) -> Any:
-    if given == "tensor_parallel_degree" and text.strip().lower() == "max":
+def _value(name: str, key: str, text: str) -> Any:
+    if key == "tensor_parallel_degree" and text.strip().lower() == "max":
         return surface.count_devices()
     try:
         return surface.parse_argument(name, text)
     except ValueError as error:
-        raise EngineOptionError(given, f"vLLM refuses this: {_line(error)}") from error
+        raise EngineOptionError(key, f"vLLM refuses this: {_line(error)}") from error
 
 
 def _weight_bytes(setup: EngineSetup) -> int:

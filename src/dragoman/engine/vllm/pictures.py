@@ -70,11 +70,11 @@ async def placed_pictures(request: EngineRequest, prepare: Prepare) -> tuple[Pla
     """Raises: UnsupportedFeature if vLLM has other tokens for the request's pictures."""
     prepared = await asyncio.gather(*(prepare(span.picture) for span in request.pictures))
     placed = []
-    for number, (span, one) in enumerate(zip(request.pictures, prepared, strict=True), start=1):
+    for number, (span, picture) in enumerate(zip(request.pictures, prepared, strict=True), start=1):
         token_ids = request.prompt_ids[span.begin : span.begin + span.length]
-        if token_ids != one.token_ids:
-            raise _unlike(number, span, token_ids, one.token_ids)
-        placed.append(PlacedPicture(one, span.begin))
+        if token_ids != picture.token_ids:
+            raise _unlike(number, span, token_ids, picture.token_ids)
+        placed.append(PlacedPicture(picture, span.begin))
     return tuple(placed)
 
 

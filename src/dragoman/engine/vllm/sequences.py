@@ -99,7 +99,11 @@ class Piece(Protocol):
 
 
 def top_of(candidates: Candidates, num_top: int) -> list[Logprob]:
-    ranked = sorted((one.rank, token_id, one.logprob) for token_id, one in candidates.items() if one.rank <= num_top)
+    ranked = sorted(
+        (candidate.rank, token_id, candidate.logprob)
+        for token_id, candidate in candidates.items()
+        if candidate.rank <= num_top
+    )
     return [Logprob(token_id, max(logprob, LOWEST_LOGPROB)) for _, token_id, logprob in ranked]
 
 
@@ -111,9 +115,9 @@ def prompt_logprobs_of(
         if candidates is None:
             found.append(None)
             continue
-        own = candidates[token_id]
+        candidate = candidates[token_id]
         top = tuple(top_of(candidates, num_top))
-        found.append(PromptLogprob(max(own.logprob, LOWEST_LOGPROB), top, own.rank))
+        found.append(PromptLogprob(max(candidate.logprob, LOWEST_LOGPROB), top, candidate.rank))
     return found
 
 

@@ -88,9 +88,9 @@ def import_surface() -> Surface:
     def make_prompt(token_ids: list[int], salt: str | None, pictures: Sequence[PlacedPicture]) -> Any:
         if not pictures:
             return tokens_input(token_ids, cache_salt=salt)
-        places = [PlaceholderRange(begin, len(one.token_ids), tensor(one.takes)) for one, begin in pictures]
-        items = MultiModalKwargsItems({_IMAGE: [one.item for one, _ in pictures]})
-        digests = {_IMAGE: [one.digest for one, _ in pictures]}
+        places = [PlaceholderRange(begin, len(picture.token_ids), tensor(picture.takes)) for picture, begin in pictures]
+        items = MultiModalKwargsItems({_IMAGE: [picture.item for picture, _ in pictures]})
+        digests = {_IMAGE: [picture.digest for picture, _ in pictures]}
         return mm_input(token_ids, items, digests, {_IMAGE: places}, cache_salt=salt)
 
     return Surface(make_params, make_prompt, LoRARequest, (VLLMClientError,), (GracefulHTTPError,), (EngineDeadError,))
@@ -152,7 +152,7 @@ def parse_argument(name: str, text: str) -> Any:
             raise ValueError(" ".join(message.split()))
 
     parser = AsyncEngineArgs.add_cli_args(Parser(add_help=False))
-    action = next((one for one in parser._actions if one.dest == name), None)
+    action = next((candidate for candidate in parser._actions if candidate.dest == name), None)
     if action is None:
         raise ValueError("cannot be given as a text")
     is_switch = isinstance(action, argparse.BooleanOptionalAction)

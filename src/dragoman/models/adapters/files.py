@@ -243,16 +243,16 @@ class _Settings:
         return bool(numbers) and numbers[0] in wanted
 
     def _pattern(self, key: str) -> Mapping[str, float]:
-        given: Any = self._config.value(key, {})
-        is_pattern = isinstance(given, dict) and all(
+        written: Any = self._config.value(key, {})
+        is_pattern = isinstance(written, dict) and all(
             isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**31
-            for value in given.values()
+            for value in written.values()
         )
         if not is_pattern:
             raise self._config.error(key, "an object of numbers above 0")
-        for pattern in given:
+        for pattern in written:
             self._check_pattern(key, pattern)
-        return dict(given)
+        return dict(written)
 
     def _matched(self, pattern: Mapping[str, float], module: str, default: float) -> float:
         """The first pattern that is the end of the module's name, as in PEFT."""
@@ -262,10 +262,10 @@ class _Settings:
         return default
 
     def _check_names(self, key: str) -> None:
-        given = self._config.value(key)
-        if isinstance(given, str):
-            self._check_pattern(key, given)
-        elif given is not None and not (isinstance(given, list) and all(isinstance(name, str) for name in given)):
+        written = self._config.value(key)
+        if isinstance(written, str):
+            self._check_pattern(key, written)
+        elif written is not None and not (isinstance(written, list) and all(isinstance(name, str) for name in written)):
             raise self._config.error(key, "a text or a list of texts")
 
     def _check_pattern(self, key: str, pattern: str) -> None:
@@ -387,7 +387,7 @@ class _Names:
             raise ModelError(
                 f"{self.path} changes {name!r}, allowed: layers below the model's {len(self.facts.layers)}"
             )
-        joined = {one for parts in self.row.joined.values() for one in parts}
+        joined = {part for parts in self.row.joined.values() for part in parts}
         named = self.names.layer.get(stem)
         targets = (named,) if named else self.names.cuts.get(stem, ())
         if stem in joined or part in joined or any("{expert}" in target for target in targets):
@@ -403,9 +403,9 @@ class _Names:
             return
         ends = np.cumsum([0, *self._sizes(name, place, len(change.up), len(targets))])
         stems = ("attn_q", "attn_k", "attn_v") if len(targets) > 2 else ("", "")
-        for target, one, (begin, end) in zip(targets, stems, pairwise(ends), strict=True):
+        for target, source, (begin, end) in zip(targets, stems, pairwise(ends), strict=True):
             rows = LowRank(change.down, np.ascontiguousarray(change.up[begin:end]))
-            yield prefix + target, self._ordered(name, one, place, rows)
+            yield prefix + target, self._ordered(name, source, place, rows)
 
     def _outer(self, name: str, stem: str) -> str:
         if stem != "output":

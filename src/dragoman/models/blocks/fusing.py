@@ -99,7 +99,7 @@ def _fuse_products(node: Any, found: _Found) -> None:
     if norm is not None and (_num_consumers(rows) > 1 or len(rows.get_partial_shape()) != 3):
         norm = None
     angles = [chain.turning.angles for chain in chains if chain.turning is not None]
-    if any([key(one) for one in pair] != [key(one) for one in angles[0]] for pair in angles):
+    if any([key(angle) for angle in pair] != [key(angle) for angle in angles[0]] for pair in angles):
         return
     if len({chain.turning.size for chain in chains if chain.turning is not None}) > 1:
         return
@@ -180,7 +180,7 @@ def _fuse_mlp(node: Any) -> None:
         f"{product.get_attributes()['matrices']},{node.get_attributes()['matrices']}",
         " ".join([repr(first.scale), biases, *map(_said, norms)]),
         node.get_attributes()["activation"],
-        _joined([*output_bias, *mlp_biases, *(one.weight for one in norms if one is not None)]),
+        _joined([*output_bias, *mlp_biases, *(norm.weight for norm in norms if norm is not None)]),
     )
     last.result.replace(result)
 
@@ -369,8 +369,8 @@ def _layer(after: Any, readers: Counter[tuple[str, int]]) -> _Layer | None:
     is_whole = (
         before.get_type_name() == "NormedProducts"
         and before.get_output_size() == _QKV
-        and [key(one) for one in products] == [key(one) for one in before.outputs()]
-        and all(readers[key(one)] == 1 for one in products)
+        and [key(product) for product in products] == [key(output) for output in before.outputs()]
+        and all(readers[key(product)] == 1 for product in products)
         and key(before.input_value(0)) == key(x)
         and len(x.get_partial_shape()) == 3
     )

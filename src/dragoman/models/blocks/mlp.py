@@ -218,14 +218,14 @@ def _by_our_kernels(
     stacks = list(zip(*weights, strict=True))  # gates if there are any, ups, downs
     into = len(stacks) - 1  # the stacks that read x
     sizes = (*((inner, hidden),) * into, (hidden, inner))
-    matrices = [[one.matrix(*size) for one in stack] for stack, size in zip(stacks, sizes, strict=True)]
+    matrices = [[expert.matrix(*size) for expert in stack] for stack, size in zip(stacks, sizes, strict=True)]
     order = common_order([matrix for stack in matrices[:into] for matrix in stack])
     nodes = [
         packed_stack(
             of_experts,
             stack[0].storage,
             order=order_of_columns,
-            bias=np.stack([one.vector(size[0], "bias") for one in stack]) if bias else None,
+            bias=np.stack([expert.vector(size[0], "bias") for expert in stack]) if bias else None,
         )
         for of_experts, stack, size, order_of_columns in zip(
             matrices, stacks, sizes, (*(order,) * into, None), strict=True

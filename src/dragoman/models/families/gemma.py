@@ -53,7 +53,9 @@ class Gemma(Llama):
 
     def __init__(self, config: Config) -> None:
         if config.value("use_bidirectional_attention", False) not in self.directions:
-            raise config.error("use_bidirectional_attention", " or ".join(json.dumps(one) for one in self.directions))
+            raise config.error(
+                "use_bidirectional_attention", " or ".join(json.dumps(direction) for direction in self.directions)
+            )
         self.embedding_factor = config.count("hidden_size") ** 0.5
         super().__init__(config)
 
@@ -443,6 +445,6 @@ def _exact(x: Node, weights: Weights, num_rows: int) -> Node:
 
 
 def _as_long(x: Node, other: Node) -> Node:
-    lengths = [ops.reduce_mean(multiply(one, one), integers(-1), True).output(0) for one in (x, other)]
-    own = ops.sqrt(ops.maximum(lengths[0], scalar(1e-5)))
-    return multiply(x, ops.divide(ops.sqrt(lengths[1]), own).output(0))
+    lengths = [ops.reduce_mean(multiply(vector, vector), integers(-1), True).output(0) for vector in (x, other)]
+    length = ops.sqrt(ops.maximum(lengths[0], scalar(1e-5)))
+    return multiply(x, ops.divide(ops.sqrt(lengths[1]), length).output(0))

@@ -268,12 +268,12 @@ def _usual_pooling(model_dir: Path, raw_config: Mapping[str, Any]) -> PoolingMod
 def _pooling(directory: Path) -> tuple[tuple[PoolingMode, ...], bool]:
     path = directory / "config.json"
     config = _object(directory, "config.json") or {}
-    given = config.get("pooling_mode")
-    if given is None:
-        given = [mode for key, mode in _LEGACY_MODES.items() if config.get(key)] or ["mean"]
-    modes = [given] if isinstance(given, str) else given
+    written = config.get("pooling_mode")
+    if written is None:
+        written = [mode for key, mode in _LEGACY_MODES.items() if config.get(key)] or ["mean"]
+    modes = [written] if isinstance(written, str) else written
     if not isinstance(modes, list) or not modes or any(mode not in _MODES for mode in modes):
-        raise ModelError(f"{path} pooling_mode is {shown(given)}, allowed: {', '.join(_MODES)}")
+        raise ModelError(f"{path} pooling_mode is {shown(written)}, allowed: {', '.join(_MODES)}")
     return tuple(_MODES[mode] for mode in modes), config.get("include_prompt") is not False
 
 
@@ -358,20 +358,20 @@ def _scoring(model_dir: Path, raw_config: Mapping[str, Any], task: Task) -> Reci
 
 
 def _labels(raw_config: Mapping[str, Any]) -> tuple[str, ...]:
-    given, count = raw_config.get("id2label"), raw_config.get("num_labels")
-    if given is None:
+    labels, count = raw_config.get("id2label"), raw_config.get("num_labels")
+    if labels is None:
         count = 2 if count is None else count
         if not isinstance(count, int) or not 1 <= count <= _MOST_LABELS:
             raise ModelError(f"config.json num_labels is {shown(count)}, allowed: 1 to {_MOST_LABELS}")
         return tuple(f"LABEL_{index}" for index in range(count))
-    places = [str(index) for index in range(len(given))] if isinstance(given, dict) else []
-    if not places or sorted(places) != sorted(map(str, given)):
+    places = [str(index) for index in range(len(labels))] if isinstance(labels, dict) else []
+    if not places or sorted(places) != sorted(map(str, labels)):
         raise ModelError(
-            f"config.json id2label is {shown(given)}, allowed: a name of each label by its number from 0 on"
+            f"config.json id2label is {shown(labels)}, allowed: a name of each label by its number from 0 on"
         )
     if count is not None and count != len(places):
         raise ModelError(f"config.json num_labels is {shown(count)}, allowed: {len(places)}, as id2label has")
-    return tuple(str(given[place]) for place in places)
+    return tuple(str(labels[place]) for place in places)
 
 
 def _class_activation(raw_config: Mapping[str, Any]) -> str:
@@ -389,13 +389,13 @@ def _class_activation(raw_config: Mapping[str, Any]) -> str:
 
 def _score_activation(model_dir: Path, raw_config: Mapping[str, Any], *, asks: bool) -> str:
     """A sigmoid by default, by sentence-transformers' rule."""
-    own = raw_config.get("sentence_transformers")
-    given = own.get("activation_fn") if isinstance(own, dict) else None
-    given = given or raw_config.get("sbert_ce_default_activation_function")
-    given = (_object(model_dir, "config_sentence_transformers.json") or {}).get("activation_fn") or given
-    activation = "sigmoid" if given is None or asks else _activation(given)
+    extension = raw_config.get("sentence_transformers")
+    name = extension.get("activation_fn") if isinstance(extension, dict) else None
+    name = name or raw_config.get("sbert_ce_default_activation_function")
+    name = (_object(model_dir, "config_sentence_transformers.json") or {}).get("activation_fn") or name
+    activation = "sigmoid" if name is None or asks else _activation(name)
     if activation not in ("sigmoid", "identity"):
-        raise ModelError(f"config.json activation_fn is {shown(given)}, allowed: torch's Sigmoid or Identity")
+        raise ModelError(f"config.json activation_fn is {shown(name)}, allowed: torch's Sigmoid or Identity")
     return activation
 
 
@@ -405,12 +405,12 @@ def _answers(model_dir: Path) -> tuple[int, ...]:
         if kind == "LogitScore":
             config = _object(model_dir / path, "config.json") or {}
             ids = [config.get(key) for key in ("true_token_id", "false_token_id")]
-            return tuple(one for one in ids if isinstance(one, int))
+            return tuple(token_id for token_id in ids if isinstance(token_id, int))
     vocabulary = ((_object(model_dir, "tokenizer.json") or {}).get("model") or {}).get("vocab")
     if not isinstance(vocabulary, dict):
         vocabulary = _object(model_dir, "vocab.json") or {}
     found = tuple(vocabulary.get(word) for word in _ANSWERS)
-    if not all(isinstance(one, int) for one in found):
+    if not all(isinstance(token_id, int) for token_id in found):
         raise ModelError(f"{model_dir} has no tokens {' and '.join(_ANSWERS)}, which a reranker answers with")
     return cast(tuple[int, ...], found)
 
@@ -442,7 +442,7 @@ def _modules(model_dir: Path) -> list[tuple[str, str]]:
         return []
     try:
         modules = json.loads(text)
-        found = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in modules]
+        found = [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: expected a list of modules with type and path") from error
     for _, where in found:

@@ -133,8 +133,8 @@ def quantize_groups(
     if columns % group_size:
         raise ValueError(f"{columns} input columns are not a multiple of the group size {group_size}")
     shape = (rows, columns // group_size, group_size)
-    one = (*shape[:2], 1)
-    found = Grouped(np.empty(shape, np.uint8), np.empty(one, np.uint8), np.empty(one, scale_type))
+    scale_shape = (*shape[:2], 1)
+    found = Grouped(np.empty(shape, np.uint8), np.empty(scale_shape, np.uint8), np.empty(scale_shape, scale_type))
     counts = None if importance is None else importance.astype(np.float32).reshape(1, *shape[1:])
     step = min(max(_BLOCK_SIZE // columns, 1), rows)
     # Made once: fresh memory for every block would cost as much as what is computed in it.

@@ -161,9 +161,9 @@ def _seeing_entry(part: SeeingPart, tensors: tuple[GgufTensor, ...]) -> Entry:
         size, *rest = tensor.shape
         if len(rest) == 3:  # frames of patches
             shape = (size, rest[0], len(tensors), *rest[1:])
-            return Entry(shape, "F32", lambda files: np.stack([files.numbers(one) for one in tensors], axis=2))
+            return Entry(shape, "F32", lambda files: np.stack([files.numbers(tensor) for tensor in tensors], axis=2))
         shape = (size * len(tensors), *rest)
-        return Entry(shape, "F32", lambda files: np.concatenate([files.numbers(one) for one in tensors]))
+        return Entry(shape, "F32", lambda files: np.concatenate([files.numbers(tensor) for tensor in tensors]))
     if len(tensor.shape) == 2 and tensor.name.startswith((LAYERS, "mm.")) and "input_projection" not in tensor.name:
         return _in_halves(part, tensor) if projector.takes_turns else _whole(tensor)
     if projector.has_flat_patches and len(tensor.shape) == 4:
@@ -225,7 +225,7 @@ class _Naming:
     def _named(self, tensor: GgufTensor, part: str, name: str) -> Iterator[tuple[str, Entry]]:
         entry = _whole(tensor)
         if "{expert}" in name:
-            yield from ((name.replace("{expert}", str(index)), one) for index, one in enumerate(_each(tensor)))
+            yield from ((name.replace("{expert}", str(index)), expert) for index, expert in enumerate(_each(tensor)))
             return
         if part == _RATES:
             entry = replace(entry, read=lambda files: self._logarithm(tensor, files))
@@ -297,8 +297,8 @@ class _Naming:
         if "{expert}" not in targets[0]:
             yield targets, _whole(tensor)
             return
-        for index, one in enumerate(_each(tensor)):
-            yield tuple(target.replace("{expert}", str(index)) for target in targets), one
+        for index, expert in enumerate(_each(tensor)):
+            yield tuple(target.replace("{expert}", str(index)) for target in targets), expert
 
     def _sizes(self, num_rows: int, num_parts: int) -> tuple[int, ...]:
         if num_parts == 2:
@@ -312,7 +312,7 @@ class _Naming:
         kind, names = (parts[0], parts[1:]) if parts[0] in ("turns", "latent") else ("", parts)
         suffix = f".{ending}" if ending else ""
         tensors = [self._model.tensors.get(f"blk.{place}.{name}{suffix}") for name in names]
-        present = [one for one in tensors if one is not None]
+        present = [tensor for tensor in tensors if tensor is not None]
         if len(present) < len(tensors):
             missing = names[tensors.index(None)]
             raise ModelError(f"{self._model.path} has no tensor 'blk.{place}.{missing}{suffix}', but {tensor.name!r}")

@@ -43,12 +43,12 @@ def all_apis() -> tuple[Api, ...]:
 def load_apis(names: tuple[str, ...]) -> tuple[Api, ...]:
     """The APIs of these modules, with joint operations and tellers in their places. Raises: as `all_apis`."""
     apis: list[Api] = [import_module(name).API for name in names]
-    joint = {(one.method, one.path): one for api in apis for one in api.joint}
+    joint = {(operation.method, operation.path): operation for api in apis for operation in api.joint}
     around = {path: teller for api in apis for path, teller in api.joint_tellers.items()}
     return tuple(
         replace(
             api,
-            operations=tuple(joint.get((one.method, one.path), one) for one in api.operations),
+            operations=tuple(joint.get((operation.method, operation.path), operation) for operation in api.operations),
             teller=reduce(_put_around, (around[path] for path in api.owns if path in around), api.teller),
         )
         for api in apis

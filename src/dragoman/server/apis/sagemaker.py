@@ -163,8 +163,8 @@ class _Encoder(Encoder):
         return self._framed(self._inner.end())
 
     def stream_error(self, error: ServerError) -> bytes | None:
-        own = self._inner.stream_error(error)
-        return _stream_error(own or b"", error) if self._is_stream else own
+        inner = self._inner.stream_error(error)
+        return _stream_error(inner or b"", error) if self._is_stream else inner
 
     def trailers(self) -> Sequence[tuple[str, str]]:
         return () if self._is_stream else self._inner.trailers()
@@ -192,36 +192,36 @@ def _wrapped_stream(made: StreamedReply, headers: Mapping[str, str], *, is_strea
     return StreamedReply(head, _FramedChunks(made.chunks), lambda error: _stream_error(made.stream_error(error), error))
 
 
-def _wrapped_reply(reply: Reply, own: Mapping[str, str], *, is_stream: bool) -> Reply:
-    headers = {**reply.headers, **own}
+def _wrapped_reply(reply: Reply, extra: Mapping[str, str], *, is_stream: bool) -> Reply:
+    headers = {**reply.headers, **extra}
     if not is_stream:
         return msgspec.structs.replace(reply, headers=headers)
     body = payload_parts(_with_line_end(reply.body, reply.media_type))
     return Reply(reply.status, body, EVENTSTREAM_MEDIA_TYPE, {**headers, CONTENT_TYPE: reply.media_type})
 
 
-def _wrapped_head(head: Head, own: Mapping[str, str], *, is_stream: bool) -> Head:
-    headers = {**head.headers, **own}
+def _wrapped_head(head: Head, extra: Mapping[str, str], *, is_stream: bool) -> Head:
+    headers = {**head.headers, **extra}
     if not is_stream:
         return msgspec.structs.replace(head, headers=headers)
     headers.pop("trailer", None)  # the messages have no place for them
     return Head(EVENTSTREAM_MEDIA_TYPE, head.status, {**headers, CONTENT_TYPE: head.media_type})
 
 
-def _stream_error(own: bytes, error: ServerError) -> bytes:
+def _stream_error(payload: bytes, error: ServerError) -> bytes:
     """The dialect's own last words, then the exception that AWS clients raise."""
     code = "ModelInvocationTimeExceeded" if isinstance(error, RequestTimeout) else "StreamBroken"
     body = msgspec.json.encode(StreamError(error.message, code))
-    return payload_parts(own) + exception("ModelStreamError", body)
+    return payload_parts(payload) + exception("ModelStreamError", body)
 
 
-def model_error(own: Reply) -> Reply:
+def model_error(reply: Reply) -> Reply:
     """The container's error `own` as the runtime reports it."""
-    text = own.body.decode("utf-8", "replace")
-    side = "client" if own.status < 500 else "server"
-    message = f'Received {side} error ({own.status}) from primary with message "{text.strip()}"'
-    body = SageMakerError(message, own.status, text)
-    headers = {**own.headers, "x-amzn-errortype": "ModelError"}
+    text = reply.body.decode("utf-8", "replace")
+    side = "client" if reply.status < 500 else "server"
+    message = f'Received {side} error ({reply.status}) from primary with message "{text.strip()}"'
+    body = SageMakerError(message, reply.status, text)
+    headers = {**reply.headers, "x-amzn-errortype": "ModelError"}
     return Reply(MODEL_ERROR, msgspec.json.encode(body), JSON_MEDIA_TYPE, headers)
 
 

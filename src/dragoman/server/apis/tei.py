@@ -39,8 +39,8 @@ _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no te
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    own = {f"{NAME}.{name}": TextsDialect(profile, operation) for name, operation in OPERATIONS.items()}
-    return {**own, BY_DOCUMENTS: rerank_dialect(profile, V1)}
+    dialects = {f"{NAME}.{name}": TextsDialect(profile, operation) for name, operation in OPERATIONS.items()}
+    return {**dialects, BY_DOCUMENTS: rerank_dialect(profile, V1)}
 
 
 def _dialect_of_rerank(http: HttpCall) -> str:

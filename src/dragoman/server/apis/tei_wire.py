@@ -249,13 +249,13 @@ async def _of_inputs(call: TextsCall[Any], ask: Callable[[EmbedRequest], Awaitab
 
 
 async def _predict(call: TextsCall[TeiPredictBody]) -> Any:
-    service, given = classifier(call.profile), call.body.inputs
-    _refuse_nothing("inputs", given)
-    field = TextsField("inputs", isinstance(given, list) and isinstance(given[0], list))
-    entries = given if field.is_list else [given]
+    service, inputs = classifier(call.profile), call.body.inputs
+    _refuse_nothing("inputs", inputs)
+    field = TextsField("inputs", isinstance(inputs, list) and isinstance(inputs[0], list))
+    entries = inputs if field.is_list else [inputs]
     check_count("inputs", len(entries), call.limits.max_prompts, WORDS)
     request = ClassifyRequest(
-        texts=[_text(field.place(index), one, call.limits) for index, one in enumerate(entries)],
+        texts=[_text(field.place(index), entry, call.limits) for index, entry in enumerate(entries)],
         request_id=call.request_id,
         truncation=_truncation(call.body),
         raw=call.body.raw_scores is True,
@@ -266,12 +266,12 @@ async def _predict(call: TextsCall[TeiPredictBody]) -> Any:
     return told if field.is_list else told[0]
 
 
-def _text(name: str, given: Any, limits: Limits) -> str | tuple[str, str]:
-    if isinstance(given, str):
-        return read_string(name, given, limits, WORDS)
-    if not isinstance(given, list) or len(given) not in (1, 2):
-        raise WORDS.wrong(name, "a string or a list of one or two", given)
-    parts = [read_string(f"{name}[{index}]", part, limits, WORDS) for index, part in enumerate(given)]
+def _text(name: str, value: Any, limits: Limits) -> str | tuple[str, str]:
+    if isinstance(value, str):
+        return read_string(name, value, limits, WORDS)
+    if not isinstance(value, list) or len(value) not in (1, 2):
+        raise WORDS.wrong(name, "a string or a list of one or two", value)
+    parts = [read_string(f"{name}[{index}]", part, limits, WORDS) for index, part in enumerate(value)]
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
 

@@ -150,8 +150,8 @@ TAG = "Text Generation Inference"
 
 def set_up(profile: ModelProfile) -> Dialects:
     """On `/`, its sister for embeddings answers for models that embed or score."""
-    own = TgiDialect(profile)
-    return {NAME: own, ROOT: own if profile.pooling is None else root_dialect(profile)}
+    dialect = TgiDialect(profile)
+    return {NAME: dialect, ROOT: dialect if profile.pooling is None else root_dialect(profile)}
 
 
 async def _info(http: HttpCall, server: Server) -> TgiInfo | TeiInfo:

@@ -144,8 +144,8 @@ class Store:
     def files(self, owner: str) -> list[StoredFile]:
         """The owner's files that lists show, oldest first."""
         self.sweep()
-        found = [one for one in self._files.all() if one.owner == owner and one.purpose != "messages"]
-        return sorted(found, key=lambda one: (one.created_s, one.id))
+        found = [file for file in self._files.all() if file.owner == owner and file.purpose != "messages"]
+        return sorted(found, key=lambda file: (file.created_s, file.id))
 
     def file(self, file_id: str, owner: str) -> StoredFile:
         """The owner's file. Raises: NotFound."""
@@ -160,8 +160,10 @@ class Store:
 
     def check_room(self, owner: str, num_bytes: int) -> None:
         """Raises: TooLarge if the owner may not add `num_bytes`."""
-        sizes = [(one.owner, one.size_bytes) for one in self._files.all()]
-        sizes += [(one.owner, _size_of(self.answers(one.id))) for one in self._batches.all() if not one.has_ended]
+        sizes = [(file.owner, file.size_bytes) for file in self._files.all()]
+        sizes += [
+            (batch.owner, _size_of(self.answers(batch.id))) for batch in self._batches.all() if not batch.has_ended
+        ]
         of_owner = sum(size for name, size in sizes if name == owner)
         self._check(num_bytes, of_owner, self.config.max_caller_bytes, "your", "--store-gb-per-key")
         self._check(num_bytes, sum(size for _, size in sizes), self.config.max_bytes, "all", "--store-gb")
@@ -202,9 +204,9 @@ class Store:
     def batches(self, owner: str | None = None, prefix: str = "") -> list[StoredBatch]:
         """The owner's batches, or all, oldest first. `prefix`: of their ids, before an underscore; "" = any."""
         self.sweep()
-        found = [one for one in self._batches.all() if owner is None or one.owner == owner]
-        found = [one for one in found if not prefix or one.id.startswith(f"{prefix}_")]
-        return sorted(found, key=lambda one: (one.created_s, one.id))
+        found = [batch for batch in self._batches.all() if owner is None or batch.owner == owner]
+        found = [batch for batch in found if not prefix or batch.id.startswith(f"{prefix}_")]
+        return sorted(found, key=lambda batch: (batch.created_s, batch.id))
 
     def batch(self, batch_id: str, owner: str, prefix: str = "") -> StoredBatch:
         """The owner's batch. `prefix`: that its id must have, "" = any. Raises: NotFound."""
@@ -242,7 +244,7 @@ class Store:
     def sweep(self) -> None:
         """Delete files and ended batches that are too old; an input stays while its batch runs."""
         now_s = self.now_s()
-        needed = {one.input_id for one in self._batches.all() if not one.has_ended}
+        needed = {batch.input_id for batch in self._batches.all() if not batch.has_ended}
         for stored in self._files.all():
             if stored.expires_s <= now_s and stored.id not in needed:
                 self.delete_file(stored.id)
@@ -253,7 +255,7 @@ class Store:
 
     def _delete_strays(self) -> None:
         """Delete contents that a killed process wrote before it had recorded them."""
-        known = {one.id for one in self._files.all()} | {f"{one.id}.answers" for one in self._batches.all()}
+        known = {file.id for file in self._files.all()} | {f"{batch.id}.answers" for batch in self._batches.all()}
         for path in self._contents.iterdir():
             if path.name not in known:
                 path.unlink(missing_ok=True)

@@ -128,7 +128,7 @@ class CallEvents:
 
     def _measure(self) -> None:
         added = self._ready[self._num_measured :]
-        self._waiting_bytes += sum(_size_bytes(one.event) for one in added)
+        self._waiting_bytes += sum(_size_bytes(entry.event) for entry in added)
         self._num_measured += len(added)
         self._next_measure = self._num_measured + _STRIDE
         if self._waiting_bytes > MAX_WAITING_BYTES and self._error is None:

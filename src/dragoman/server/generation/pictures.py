@@ -76,8 +76,8 @@ class PicturePrompts:
         """Texts and pictures in turn: each picture's text replaces its marker."""
         first, *others = PictureMarker(self.marker).split(text)[0]
         pieces = [first]
-        for one, after in zip(ordered, others, strict=True):
-            pieces += (one.text.text, after)
+        for entry, after in zip(ordered, others, strict=True):
+            pieces += (entry.text.text, after)
         return pieces
 
     def encoded(self, pieces: Sequence[str], tokenizer: Encoder) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ class PicturePrompts:
         """Each picture has the next placeholders. Raises: InvalidRequest if their number is not that of the pictures."""
         placeholder_id = self.rules.placeholder_id
         places = [i for i, token_id in enumerate(token_ids) if token_id == placeholder_id]
-        expected = sum(one.text.num_embeddings for one in placed)
+        expected = sum(entry.text.num_embeddings for entry in placed)
         if len(places) != expected:
             name = tokenizer.decode([placeholder_id], skip_special_tokens=False)
             raise InvalidRequest(
@@ -100,7 +100,7 @@ class PicturePrompts:
                 param="messages",
             )
         spans, done = [], 0
-        for one in placed:
-            begin, done = places[done], done + one.text.num_embeddings
-            spans.append(PictureSpan(one.picture, begin, places[done - 1] + 1 - begin, one.part.detail))
+        for entry in placed:
+            begin, done = places[done], done + entry.text.num_embeddings
+            spans.append(PictureSpan(entry.picture, begin, places[done - 1] + 1 - begin, entry.part.detail))
         return tuple(spans)

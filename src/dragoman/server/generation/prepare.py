@@ -121,8 +121,8 @@ class Preparer:
     @property
     def max_model_len(self) -> int:
         """The context length: prompt and completion tokens of one sequence."""
-        own = self.limits.max_model_len
-        return self.capabilities.max_model_len if own is None else min(own, self.capabilities.max_model_len)
+        limit = self.limits.max_model_len
+        return self.capabilities.max_model_len if limit is None else min(limit, self.capabilities.max_model_len)
 
     def is_long(self, request: GenerationRequest) -> bool:
         """True if preparing would hold up the event loop."""
@@ -481,12 +481,12 @@ class Preparer:
 
     def _grammar(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """Raises: InvalidRequest if a demanded grammar or call cannot be enforced. One nobody asked for is left out."""
-        own = request.sampling.grammar
+        grammar = request.sampling.grammar
         is_conversation = isinstance(request.prompt, ChatPrompt)
         constrain = self.extensions.constrain
-        wanted = constrain(request, prompt_text) if constrain is not None and is_conversation else own
-        if wanted is own:
-            return self._compiled(own)
+        wanted = constrain(request, prompt_text) if constrain is not None and is_conversation else grammar
+        if wanted is grammar:
+            return self._compiled(grammar)
         is_forced = request.tool_choice not in ("auto", "none", None)
         if wanted is not None and not self._can_follow(wanted):
             if is_forced:
@@ -495,13 +495,13 @@ class Preparer:
                     "it must be auto or none",
                     param="tool_choice",
                 )
-            if wanted.needs_frame and own is not None and self._can_follow(own):
+            if wanted.needs_frame and grammar is not None and self._can_follow(grammar):
                 raise UnsupportedFeature(
-                    f"a grammar behind reasoning is not supported by the engine of model {self.model_name}: "
-                    f"response_format and other ways to ask for {own.kind} must be left out where the model thinks first",
+                    f"a grammar behind reasoning is not supported by the engine of model {self.model_name}: response_format "
+                    f"and other ways to ask for {grammar.kind} must be left out where the model thinks first",
                     param="response_format",
                 )
-            return own
+            return grammar
         try:
             return self._compiled(wanted)
         except InvalidRequest as error:
@@ -509,7 +509,7 @@ class Preparer:
                 problem = f"tools cannot be called as tool_choice {_asked_choice(request)} asks"
                 self._check_tools(request, problem)
                 raise InvalidParameter(f"{problem}: {error.message}", param="tools") from error
-        return self._compiled(own)
+        return self._compiled(grammar)
 
     def _check_tools(self, request: GenerationRequest, problem: str) -> None:
         assert isinstance(request.prompt, ChatPrompt)

@@ -226,13 +226,17 @@ class SequenceText:
     def _token(self, output: EngineOutput, position: int, text: str, reason: FinishReason | None) -> TokenOutput:
         self._record.num_tokens += 1
         token_id = output.token_ids[position]
-        own, token_text, is_special = self._pieces[token_id]
+        token_bytes, token_text, is_special = self._pieces[token_id]
         if output.logprobs is None:
-            return TokenOutput(token_id, text, token_text, own, special=is_special or reason is FinishReason.EOS)
+            return TokenOutput(
+                token_id, text, token_text, token_bytes, special=is_special or reason is FinishReason.EOS
+            )
         logprob = output.logprobs[position]
         self._cumulative_logprob = (self._cumulative_logprob or 0.0) + logprob
         top = top_tokens(self._pieces, output.top_logprobs[position]) if output.top_logprobs is not None else ()
-        return TokenOutput(token_id, text, token_text, own, logprob, top, is_special or reason is FinishReason.EOS)
+        return TokenOutput(
+            token_id, text, token_text, token_bytes, logprob, top, is_special or reason is FinishReason.EOS
+        )
 
     def _counts_stops(self) -> bool:
         return self._record.num_tokens >= self._min_tokens
@@ -320,7 +324,10 @@ def _stop_token(output: EngineOutput) -> int | None:
 
 def top_tokens(pieces: TokenPieces, top: list[Logprob] | tuple[Logprob, ...]) -> tuple[TopToken, ...]:
     return tuple(
-        TopToken(one.token_id, pieces[one.token_id].text, one.logprob, pieces[one.token_id].bytes) for one in top
+        TopToken(
+            candidate.token_id, pieces[candidate.token_id].text, candidate.logprob, pieces[candidate.token_id].bytes
+        )
+        for candidate in top
     )
 
 
@@ -334,9 +341,9 @@ def prompt_info(
             pieces, skip_special_tokens=False, spaces_between_special_tokens=False, at_start=True
         )
         for token_id, known in zip(prompt_ids, first.prompt_logprobs, strict=True):
-            own, token_text, is_special = pieces[token_id]
+            token_bytes, token_text, is_special = pieces[token_id]
             token_piece = detokenizer.push(token_id)
-            token = TokenOutput(token_id, token_piece, token_text, own, special=is_special)
+            token = TokenOutput(token_id, token_piece, token_text, token_bytes, special=is_special)
             if known is not None:
                 top = top_tokens(pieces, known.top)
                 token = replace(token, logprob=known.logprob, top=top, rank=known.rank)

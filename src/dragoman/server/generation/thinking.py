@@ -54,7 +54,7 @@ class ThinkingPlan:
                 )
                 raise InvalidParameter(message, param=_TOLD)
             candidates = (budget, told, told_budget(defaults), self._bounds.budget)
-            budget = next((one for one in candidates if one is not None), None)
+            budget = next((candidate for candidate in candidates if candidate is not None), None)
         return None if budget == UNBOUNDED else budget
 
     def thinking_of(self, request: GenerationRequest, prompt_text: str, budget: int | None) -> Thinking | None:

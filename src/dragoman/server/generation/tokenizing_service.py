@@ -76,7 +76,7 @@ class NoTexts:
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """Raises: InvalidParameter for ids outside the vocabulary."""
         most = self._service.facts.vocab_size
-        wrong = next((one for one in token_ids if not 0 <= one < most), None)
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < most), None)
         if wrong is not None:
             raise InvalidParameter(f"tokens has {wrong}, allowed: 0 to {most - 1}", param="tokens")
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)

@@ -122,7 +122,7 @@ class Exchange:
         query = scope["query_string"]
         self.query = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
         named = (self.headers.get(name, "") for name in rules.naming)
-        self.request_id = next((one for one in named if 0 < len(one) <= MAX_REQUEST_ID_LENGTH), "") or _new_id()
+        self.request_id = next((text for text in named if 0 < len(text) <= MAX_REQUEST_ID_LENGTH), "") or _new_id()
 
     def http_call(self, body: bytes = b"", path_params: Mapping[str, str] | None = None) -> HttpCall:
         """The request as dialects see it."""

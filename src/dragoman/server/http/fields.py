@@ -30,8 +30,8 @@ _WORDS = {"1": True, "true": True, "0": False, "false": False}
 
 def names(field: str, *wanted: str) -> bool:
     """True if the field lists one of `wanted` (lower case), and not with q=0 (RFC 9110, 12.4.2)."""
-    for one in field.split(","):
-        named, *parameters = (part.strip() for part in one.split(";"))
+    for entry in field.split(","):
+        named, *parameters = (part.strip() for part in entry.split(";"))
         if named in wanted:
             return not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parameters)
     return False

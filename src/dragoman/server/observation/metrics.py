@@ -149,11 +149,11 @@ def _field(name: str, models: Mapping[str, Health] | Mapping[str, EngineStats]) 
 
 
 def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:
-    upstreams = {(model, one.name): one for model, told in health.items() for one in told.upstreams}
+    upstreams = {(model, upstream.name): upstream for model, told in health.items() for upstream in told.upstreams}
     if not upstreams:
         return
-    healthy = {key: float(one.is_healthy) for key, one in upstreams.items()}
-    outstanding = {key: one.num_outstanding for key, one in upstreams.items()}
+    healthy = {key: float(upstream.is_healthy) for key, upstream in upstreams.items()}
+    outstanding = {key: upstream.num_outstanding for key, upstream in upstreams.items()}
     labels, text = ["model", "upstream"], "Whether a server takes requests (1 or 0)"
     yield metric_of(GaugeMetricFamily, "dragoman_upstream_healthy", text, labels, healthy)
     text = "Requests that a server has to answer"
@@ -258,7 +258,7 @@ def _renamed(
 
 def _of_vllm(labels: list[str], health: Mapping[str, Health], calls: CallMetrics) -> Iterator[Metric]:
     """The share of the cache in use, and the count of sequences by finish reason."""
-    used = {model: one.num_used_blocks / one.num_blocks for model, one in health.items() if one.num_blocks}
+    used = {model: state.num_used_blocks / state.num_blocks for model, state in health.items() if state.num_blocks}
     for name in _CACHE_USE:
         yield metric_of(GaugeMetricFamily, name, name, labels, used)
     counts = {model: calls.finish_reasons(model) for model in health}

@@ -45,7 +45,7 @@ class RequestLog:
 
 
 def _short(record: CallRecord, *, has_colours: bool) -> str:
-    path = "".join(one if one.isprintable() else "?" for one in record.path)
+    path = "".join(character if character.isprintable() else "?" for character in record.path)
     shown = path if len(path) <= _LONGEST_PATH else path[: _LONGEST_PATH - 3] + "..."
     seconds = record.end_s - record.begin_s
     took = f"{1000 * seconds:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"

@@ -131,8 +131,8 @@ class TextsService:
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         def encode() -> tuple[int, ...]:
-            own = self._preparer.tokenizer.encode_all([text])[0]
-            return self._preparer.tokenizer.frame.around(own) if add_special_tokens else tuple(own)
+            token_ids = self._preparer.tokenizer.encode_all([text])[0]
+            return self._preparer.tokenizer.frame.around(token_ids) if add_special_tokens else tuple(token_ids)
 
         return await self._off_loop(encode, len(text))
 
@@ -144,7 +144,7 @@ class TextsService:
         sides: list[tuple[dict[str, int], Any]] = []
         for side, names in enumerate(_SIDES):
             texts = {text: index for index, text in enumerate(dict.fromkeys(pair[side] for pair in request.pairs))}
-            name = next((one for one in names if one in prompts), None)
+            name = next((candidate for candidate in names if candidate in prompts), None)
             truncation, longest = request.truncation, request.max_tokens
             if side and request.max_document_tokens is not None:
                 bound = self._preparer.longest_document(request.max_document_tokens, name)
@@ -161,14 +161,14 @@ class TextsService:
             sides.append((texts, embedded))
         (queries, first), (documents, second) = sides
         places = [(queries[query], documents[document]) for query, document in request.pairs]
-        num_tokens = tuple(first.num_tokens[one] + second.num_tokens[other] for one, other in places)
+        num_tokens = tuple(first.num_tokens[place] + second.num_tokens[other] for place, other in places)
         if is_late:
             values = await self._off_loop(
-                lambda: [most_similar(first.values[one], second.values[other]) for one, other in places],
+                lambda: [most_similar(first.values[place], second.values[other]) for place, other in places],
                 sum(num_tokens),
             )
             return Pooled(np.array(values, dtype=np.float32), num_tokens)
-        left, right = first.values[[one for one, _ in places]], second.values[[other for _, other in places]]
+        left, right = first.values[[place for place, _ in places]], second.values[[other for _, other in places]]
         return Pooled(similarity(left, right, self.facts.similarity), num_tokens)
 
     async def _run(

@@ -146,7 +146,9 @@ class Keyring:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted({one.name for one in (*self._callers.values(), *(x.caller for x in self.pairs.values()))}))
+        return tuple(
+            sorted({caller.name for caller in (*self._callers.values(), *(x.caller for x in self.pairs.values()))})
+        )
 
     def find(self, key: bytes) -> Caller | None:
         return self._callers.get(self._hash(hashlib.sha256(key).digest()))

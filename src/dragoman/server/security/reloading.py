@@ -27,9 +27,9 @@ class Reloadable:
 
 class Reloader:
     def __init__(self, watched: Sequence[Reloadable], interval_s: float = INTERVAL_S) -> None:
-        self._watched = [one for one in watched if one.files]
+        self._watched = [entry for entry in watched if entry.files]
         self._interval_s = interval_s
-        self._marks = [_marks(one.files) for one in self._watched]
+        self._marks = [_marks(entry.files) for entry in self._watched]
         self._wake = asyncio.Event()
 
     def __bool__(self) -> bool:
@@ -45,19 +45,19 @@ class Reloader:
                 await asyncio.wait_for(self._wake.wait(), self._interval_s)
             is_told = self._wake.is_set()
             self._wake.clear()
-            for number, one in enumerate(self._watched):
-                marks = await asyncio.to_thread(_marks, one.files)
+            for number, entry in enumerate(self._watched):
+                marks = await asyncio.to_thread(_marks, entry.files)
                 if is_told or marks != self._marks[number]:
                     self._marks[number] = marks
-                    await self._read(one)
+                    await self._read(entry)
 
-    async def _read(self, one: Reloadable) -> None:
+    async def _read(self, entry: Reloadable) -> None:
         try:
-            await asyncio.to_thread(one.read)
+            await asyncio.to_thread(entry.read)
         except Exception as error:  # whatever is wrong with a file, what was read before still holds
-            logger.error("the %s were not read anew, the old ones still hold: %s", one.title, error)
+            logger.error("the %s were not read anew, the old ones still hold: %s", entry.title, error)
         else:
-            logger.info("the %s were read anew", one.title)
+            logger.info("the %s were read anew", entry.title)
 
 
 def _marks(files: Sequence[Path]) -> _Marks:

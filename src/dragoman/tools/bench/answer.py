@@ -276,8 +276,8 @@ _token_event = msgspec.json.Decoder(_TokenEvent | list[_TokenEvent])
 def read_tokens(sample: Sample, event: bytes, now_s: float) -> None:
     """LMI's answers and Text Generation Inference's: an event for each token, the text again in the last."""
     read = _token_event.decode(event)
-    for one in read if isinstance(read, list) else (read,):
-        _read_token(sample, one, now_s)
+    for piece in read if isinstance(read, list) else (read,):
+        _read_token(sample, piece, now_s)
 
 
 def _read_token(sample: Sample, read: _TokenEvent, now_s: float) -> None:

@@ -91,8 +91,10 @@ def _responses(asked: Question) -> Body:
 
 
 def _messages(asked: Question) -> Body:
-    system = " ".join(str(one.get("content")) for one in asked.prompt.conversation if one.get("role") == "system")
-    turns = [one for one in asked.prompt.conversation if one.get("role") != "system"]
+    system = " ".join(
+        str(message.get("content")) for message in asked.prompt.conversation if message.get("role") == "system"
+    )
+    turns = [message for message in asked.prompt.conversation if message.get("role") != "system"]
     shared = {"model": asked.model, "max_tokens": asked.output_tokens, "temperature": 0, "stream": True}
     return {**shared, "messages": turns, **({"system": system} if system else {})}
 

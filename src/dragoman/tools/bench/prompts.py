@@ -95,7 +95,7 @@ def _from_json(line: str, number: int) -> Prompt:
     if isinstance(value, dict):
         text = next((value[name] for name in ("prompt", "text", "inputs") if isinstance(value.get(name), str)), "")
         messages, most = value.get("messages") or [], value.get("max_tokens")
-        is_conversation = isinstance(messages, list) and all(isinstance(one, dict) for one in messages)
+        is_conversation = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
         is_length = most is None or (type(most) is int and most > 0)
         if is_conversation and is_length and bool(text) != bool(messages):
             return Prompt(text, tuple(messages), most)

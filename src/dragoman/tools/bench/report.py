@@ -70,10 +70,14 @@ def _throughput(report: Report) -> Iterator[str]:
     titles = ("load", "answered", "failed", "requests/s", "output tokens/s", "total tokens/s")
     rows: list[tuple[str, ...]] = [(*titles, "within bounds") if has_bounds else titles]
     for point in report.points:
-        one = point.measures
-        numbers = (_number(one.requests_per_s), _number(one.output_tokens_per_s), _number(one.total_tokens_per_s))
-        good = (_share(one.goodput),) if has_bounds else ()
-        rows.append((point.label, str(one.answered), str(one.failed), *numbers, *good))
+        measures = point.measures
+        numbers = (
+            _number(measures.requests_per_s),
+            _number(measures.output_tokens_per_s),
+            _number(measures.total_tokens_per_s),
+        )
+        good = (_share(measures.goodput),) if has_bounds else ()
+        rows.append((point.label, str(measures.answered), str(measures.failed), *numbers, *good))
     yield aligned(rows, 1).rstrip("\n")
 
 
@@ -99,13 +103,13 @@ def _rows(measured: Measures) -> Iterator[tuple[str, Spread | None]]:
 
 def _notes(report: Report) -> Iterator[str]:
     by = dict.fromkeys(point.measures.counted_by for point in report.points if point.measures.answered)
-    yield from (f"output tokens: counted by {_COUNTED[one]}" for one in by)
+    yield from (f"output tokens: counted by {_COUNTED[source]}" for source in by)
     for point in report.points:
-        one = point.measures
-        if one.output_tokens is not None and one.pieces is not None:
-            prompt = "" if one.prompt_tokens is None else f"; prompts of {one.prompt_tokens:.1f} tokens"
-            tokens = f"{one.output_tokens:.1f} tokens in " if one.counted_by != "pieces" else ""
-            yield f"{point.label}: answers of {tokens}{one.pieces:.1f} pieces on average{prompt}"
+        measures = point.measures
+        if measures.output_tokens is not None and measures.pieces is not None:
+            prompt = "" if measures.prompt_tokens is None else f"; prompts of {measures.prompt_tokens:.1f} tokens"
+            tokens = f"{measures.output_tokens:.1f} tokens in " if measures.counted_by != "pieces" else ""
+            yield f"{point.label}: answers of {tokens}{measures.pieces:.1f} pieces on average{prompt}"
     if report.bounds_s:
         bounds = ", ".join(f"{name} {_seconds(bound)}" for name, bound in report.bounds_s.items())
         yield f"within bounds: requests that were answered within {bounds}"

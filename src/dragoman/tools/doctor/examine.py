@@ -49,7 +49,7 @@ def examine(asked: Question) -> list[Section]:
     processor = processor_facts(asked.machine)
     memory = memory_facts(asked.machine, max(1, round(processor.cores_of_time)))
     # Only the first cache's disk is measured, as every start reads it.
-    caches = tuple(cache_facts(one, measures=index == 0) for index, one in enumerate(asked.caches))
+    caches = tuple(cache_facts(cache, measures=index == 0) for index, cache in enumerate(asked.caches))
     sections = [
         processor_section(processor),
         memory_section(memory),

@@ -58,7 +58,7 @@ def report_text(sections: Sequence[Section]) -> str:
     for finding in found:
         lines += ["", f"{finding.level}: {finding.text}", f"  {finding.mend}"]
     verdict = "a server would not start" if prevents_serving(sections) else "a server would start"
-    numbers = [(sum(one.level == level for one in found), level) for level in _ORDER]
+    numbers = [(sum(finding.level == level for finding in found), level) for level in _ORDER]
     counts = [f"{number} {level}{'' if number == 1 else 's'}" for number, level in numbers]
     lines += ["", f"{verdict} ({', '.join(counts)})"]
     return "\n".join(lines) + "\n"
@@ -68,7 +68,9 @@ def report_json(sections: Sequence[Section]) -> str:
     """An object with the sections by name, and the findings."""
     told = {
         **{section.name: dict(section.facts) for section in sections},
-        "findings": [{"level": one.level, "text": one.text, "mend": one.mend} for one in findings_of(sections)],
+        "findings": [
+            {"level": finding.level, "text": finding.text, "mend": finding.mend} for finding in findings_of(sections)
+        ],
         "can_serve": not prevents_serving(sections),
     }
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"

@@ -317,35 +317,35 @@ def storage_section(found: tuple[CacheFacts, ...], *, is_offline: bool) -> Secti
     told = {
         "caches": [
             {
-                "name": one.cache.name,
-                "path": str(one.cache.path),
-                "is_writable": one.is_writable,
-                "size_bytes": one.size,
-                "free_bytes": one.free,
-                "read_bytes_per_s": one.read_speed,
+                "name": facts.cache.name,
+                "path": str(facts.cache.path),
+                "is_writable": facts.is_writable,
+                "size_bytes": facts.size,
+                "free_bytes": facts.free,
+                "read_bytes_per_s": facts.read_speed,
             }
-            for one in found
+            for facts in found
         ],
         "is_offline": is_offline,
     }
     return Section("disk", tuple(lines), told, tuple(_cache_findings(found)))
 
 
-def _cache_line(one: CacheFacts) -> str:
-    state = "" if one.is_writable else ", cannot be written"
-    speed = f", reads {in_gb(one.read_speed)}/s" if one.read_speed else ""
-    return f"{one.cache.purpose}: {one.cache.path}, {in_gb(one.size)}, {in_gb(one.free)} free{speed}{state}"
+def _cache_line(facts: CacheFacts) -> str:
+    state = "" if facts.is_writable else ", cannot be written"
+    speed = f", reads {in_gb(facts.read_speed)}/s" if facts.read_speed else ""
+    return f"{facts.cache.purpose}: {facts.cache.path}, {in_gb(facts.size)}, {in_gb(facts.free)} free{speed}{state}"
 
 
 def _cache_findings(found: tuple[CacheFacts, ...]) -> Iterator[Finding]:
-    for one in found:
-        if not one.is_writable:
-            yield Finding("warning", f"{one.parent} cannot be written: {one.cache.lost}", one.cache.mend)
-        elif one.free < _LEAST_FREE:
+    for facts in found:
+        if not facts.is_writable:
+            yield Finding("warning", f"{facts.parent} cannot be written: {facts.cache.lost}", facts.cache.mend)
+        elif facts.free < _LEAST_FREE:
             yield Finding(
                 "warning",
-                f"{in_gb(one.free)} are free where {one.cache.purpose} lie ({one.parent})",
-                f"make room, or {one.cache.mend}",
+                f"{in_gb(facts.free)} are free where {facts.cache.purpose} lie ({facts.parent})",
+                f"make room, or {facts.cache.mend}",
             )
 
 

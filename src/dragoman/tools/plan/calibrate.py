@@ -190,10 +190,10 @@ class _Stages:
 
     async def _pass(self, until_s: float, clients: Sequence[asyncio.Task[None]]) -> None:
         """Wait until this time, or until a client fails. Raises: CalibrationFailed."""
-        while (left_s := until_s - self._clock()) > 0 and not all(one.done() for one in clients):
+        while (left_s := until_s - self._clock()) > 0 and not all(client.done() for client in clients):
             done, _ = await asyncio.wait(clients, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
-            for one in done:
-                one.result()
+            for client in done:
+                client.result()
 
     async def _ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
         prompt_tokens = max(min(prompt_tokens, self._cases.longest - 1), 1)

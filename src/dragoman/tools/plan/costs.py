@@ -68,7 +68,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         others = (self.row_s, self.http_s, self.prompt_s, self.change_s)
         if min(*others, *self.context_s, *self.pair_s) < 0:
             raise ValueError("row_s, context_s, pair_s, http_s, prompt_s and change_s must not be negative")
-        if min((min(one) for one in self.slowness), default=1.0) <= 0:
+        if min((min(row) for row in self.slowness), default=1.0) <= 0:
             raise ValueError("slowness must be pairs of numbers of more than 0")
         if not self.context_s or len(self.context_s) != len(self.pair_s):
             raise ValueError("context_s and pair_s must have one number for each cache kind of the model")

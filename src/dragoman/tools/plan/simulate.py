@@ -284,26 +284,26 @@ def simulate(
     replicas = [SimulatedReplica(replica, costs) for _ in range(num_replicas)]
     if workload.prefix_tokens and replica.limits.prefix_cache != "off":
         _fill_caches(replicas, replica, workload, router, weights)
-    earlier = [(one.stats.num_prefix_queries, one.stats.num_prefix_hits) for one in replicas]
+    earlier = [(replica.stats.num_prefix_queries, replica.stats.num_prefix_hits) for replica in replicas]
     times = [_send(replicas, router, workload, arrival) for arrival in coming]
-    for one in replicas:
-        one.run_until(float("inf"))
-    end_s = max(one.token_s[-1] for one in times)
-    queries = sum(one.stats.num_prefix_queries for one in replicas) - sum(before for before, _ in earlier)
-    hits = sum(one.stats.num_prefix_hits for one in replicas) - sum(before for _, before in earlier)
+    for finished in replicas:
+        finished.run_until(float("inf"))
+    end_s = max(request.token_s[-1] for request in times)
+    queries = sum(replica.stats.num_prefix_queries for replica in replicas) - sum(before for before, _ in earlier)
+    hits = sum(replica.stats.num_prefix_hits for replica in replicas) - sum(before for _, before in earlier)
     return Run(
         times=tuple(times),
         duration_s=end_s,
-        busy=sum(one.busy_s for one in replicas) / end_s / num_replicas,
+        busy=sum(replica.busy_s for replica in replicas) / end_s / num_replicas,
         hit_rate=hits / queries if queries else 0.0,
-        num_preemptions=sum(one.stats.num_preemptions for one in replicas),
+        num_preemptions=sum(replica.stats.num_preemptions for replica in replicas),
     )
 
 
 def _send(replicas: Sequence[SimulatedReplica], router: Router, workload: Workload, arrival: Arrival) -> RequestTimes:
-    for one in replicas:
-        one.run_until(arrival.time_s)
-    chosen = replicas[router.choose(arrival.prefix, [one.num_outstanding(arrival.time_s) for one in replicas])]
+    for replica in replicas:
+        replica.run_until(arrival.time_s)
+    chosen = replicas[router.choose(arrival.prefix, [replica.num_outstanding(arrival.time_s) for replica in replicas])]
     return chosen.add(arrival.number, request_of(workload, arrival.number, arrival.prefix), arrival.time_s)
 
 
@@ -323,5 +323,5 @@ def _fill_caches(
 
 def latencies(times: Sequence[RequestTimes]) -> tuple[list[float], list[float]]:
     """These requests' seconds to the first token, and between tokens."""
-    gaps = [later - earlier for one in times for earlier, later in pairwise(one.token_s)]
-    return [one.token_s[0] - one.arrival_s for one in times], gaps
+    gaps = [later - earlier for request in times for earlier, later in pairwise(request.token_s)]
+    return [request.token_s[0] - request.arrival_s for request in times], gaps

@@ -71,8 +71,8 @@ class Parity:
     def _twice(self, name: str, seed: int | None) -> Check:
         first, second = self._together(self.limits, seed), self._together(self.limits, seed)
         same = all(
-            one.tokens == other.tokens and one.logprobs == other.logprobs
-            for one, other in zip(first, second, strict=True)
+            answer.tokens == other.tokens and answer.logprobs == other.logprobs
+            for answer, other in zip(first, second, strict=True)
         )
         found = "the same" if same else _words(_largest(first, second))
         why = "the same requests in the same company had other answers the second time"
@@ -89,8 +89,8 @@ class Parity:
         why = "neighbours change the probabilities of a drawn answer"
         return Check.judged("same seed beside others", is_ok, _words(found), self._allowed(), why)
 
-    def _company(self, name: str, ones: Sequence[Answer], others: Sequence[Answer]) -> Check:
-        found = _largest(ones, others)
+    def _company(self, name: str, answers: Sequence[Answer], others: Sequence[Answer]) -> Check:
+        found = _largest(answers, others)
         is_near = found.diverged is None or found.gap <= 2 * self.tolerance
         is_ok = found.logprob <= self.tolerance and is_near
         why = "answers depend on what is computed with them by more than rounding"
@@ -103,8 +103,8 @@ class Parity:
         return closing(StepLoop(self.runner, limits))
 
 
-def _largest(ones: Sequence[Answer], others: Sequence[Answer]) -> Difference:
-    pairs = (difference(one, other) for one, other in zip(ones, others, strict=True))
+def _largest(answers: Sequence[Answer], others: Sequence[Answer]) -> Difference:
+    pairs = (difference(answer, other) for answer, other in zip(answers, others, strict=True))
     return reduce(Difference.or_larger, pairs)
 
 
@@ -162,8 +162,8 @@ class StepLoop:
         first = self._num_requests
         self._num_requests += len(requests)
         answers = [Answer() for _ in requests]
-        for key, one in enumerate(requests, first):
-            self._core.inbox.put(AddRequest(key, one))
+        for key, request in enumerate(requests, first):
+            self._core.inbox.put(AddRequest(key, request))
         num_running = len(requests)
         while num_running:
             begin = perf_counter()
@@ -189,10 +189,10 @@ class StepLoop:
         self._core.close()
 
 
-def difference(one: Answer, other: Answer) -> Difference:
+def difference(answer: Answer, other: Answer) -> Difference:
     largest = 0.0
-    for place, tokens in enumerate(zip(one.tokens, other.tokens, strict=True)):
+    for place, tokens in enumerate(zip(answer.tokens, other.tokens, strict=True)):
         if tokens[0] != tokens[1]:
-            return Difference(largest, place, max(one.gaps[place], other.gaps[place]))
-        largest = max(largest, abs(one.logprobs[place] - other.logprobs[place]))
+            return Difference(largest, place, max(answer.gaps[place], other.gaps[place]))
+        largest = max(largest, abs(answer.logprobs[place] - other.logprobs[place]))
     return Difference(largest)

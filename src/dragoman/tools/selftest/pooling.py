@@ -79,12 +79,12 @@ def _flat(row: Any, pooler: LoadedPooler) -> Any:
             return row
 
 
-def distance(one: Any, other: Any, pooler: LoadedPooler) -> float:
+def distance(vectors: Any, other: Any, pooler: LoadedPooler) -> float:
     """The largest distance over the texts: 1 - cosine of vectors, or the difference of scores."""
     if pooler.recipe.kind in ("score", "classify"):
-        return float(np.max(np.abs(one - other)))
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return float(np.max(1 - np.sum(one * other, axis=1, dtype=np.float64) / lengths))
+        return float(np.max(np.abs(vectors - other)))
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(other, axis=1)
+    return float(np.max(1 - np.sum(vectors * other, axis=1, dtype=np.float64) / lengths))
 
 
 def distance_check(name: str, found: float, most: float, why: str = "rows depend on what is computed beside") -> Check:

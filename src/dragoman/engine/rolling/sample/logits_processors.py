@@ -74,7 +74,7 @@ def _frequency_penalty(logits: FloatArray, rows: Sequence[int], states: Sequence
 def _presence_penalty(logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
     """Source: OpenAI API reference, presence_penalty."""
     counts = [_counts(state) for state in states]
-    generated = [own.ids[own.counts > 0] for own in counts]
+    generated = [row.ids[row.counts > 0] for row in counts]
     flat, places, sizes = _locate(logits, rows, generated)
     flat[places] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
 

@@ -209,10 +209,10 @@ class Sampler:
         narrowed = for_a_gap(survivors, state.plan.ending_ids)
         if narrowed is not None:
             return narrowed
-        ends = [one for one in state.plan.ending_ids.tolist() if logits_row[one] > -np.inf]
+        ends = [token_id for token_id in state.plan.ending_ids.tolist() if logits_row[token_id] > -np.inf]
         if not ends:
             return survivors.keep(ranked(survivors.weights, 1))
-        best = max(ends, key=lambda one: logits_row[one])
+        best = max(ends, key=lambda token_id: logits_row[token_id])
         every = every_token(logits_row, maximum, state.plan.params.temperature, self._scratch)
         return every.keep(np.array([best], dtype=np.intp))
 
@@ -248,8 +248,10 @@ def _drawn_from(survivors: Survivors, token_id: int, top_n: int) -> _Drawn:
     """The candidates of a draw; read at once, as the survivors' buffers are reused."""
     weights, ids, offset = survivors.weights, survivors.ids, math.log(survivors.total)
     index = token_id if ids is None else int(np.searchsorted(ids, token_id))
-    best = [one for one in ranked(weights, top_n).tolist() if weights[one] > 0.0]
-    top = [Logprob(one if ids is None else int(ids[one]), math.log(float(weights[one])) - offset) for one in best]
+    best = [place for place in ranked(weights, top_n).tolist() if weights[place] > 0.0]
+    top = [
+        Logprob(place if ids is None else int(ids[place]), math.log(float(weights[place])) - offset) for place in best
+    ]
     return _Drawn(math.log(float(weights[index])) - offset, top)
 
 

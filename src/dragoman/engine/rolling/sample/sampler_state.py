@@ -224,8 +224,8 @@ class Breakers:
 
     def __init__(self, breakers: Sequence[SequenceBreaker]) -> None:
         heads_by_tail: dict[tuple[int, ...], set[int]] = {}
-        for one in breakers:
-            heads_by_tail.setdefault(one.tail, set()).update(one.heads)
+        for breaker in breakers:
+            heads_by_tail.setdefault(breaker.tail, set()).update(breaker.heads)
         self.single_ids: IdArray = np.array(sorted(heads_by_tail.get((), ())), dtype=np.int64)
         self._rules = [(heads, list(tail)) for tail, heads in heads_by_tail.items()]
         self._longest = 1 + max(map(len, heads_by_tail), default=0)

@@ -67,8 +67,8 @@ class Survivors:
     @property
     def scores(self) -> FloatArray:
         if self._scores is None:
-            own = self.scratch.scores[: self.logits.size] if self.ids is None else None
-            scores = np.subtract(self.logits, self._maximum, out=own)
+            scratch = self.scratch.scores[: self.logits.size] if self.ids is None else None
+            scores = np.subtract(self.logits, self._maximum, out=scratch)
             if self._temperature != 1.0:
                 np.divide(scores, self._temperature, out=scores)
             self._scores = scores if self.ids is not None else self.scratch.scores
@@ -307,11 +307,11 @@ def _mask_by_mass(keys: FloatArray, weights: FloatArray, target: float, scratch:
         inside = np.flatnonzero(buckets == crossing)
         active = active[inside] if active.size else inside
         active = active[keys[active] > -np.inf]
-        own = keys[active]
-        span = float(own.max()) - float(own.min())
+        active_keys = keys[active]
+        span = float(active_keys.max()) - float(active_keys.min())
         if active.size <= _SORT_LIMIT or span < _MIN_SPAN:
             break  # few or all equal: the stable sort below keeps the first
-        buckets, mass = _histogram(own, weights[active], span, scratch)
+        buckets, mass = _histogram(active_keys, weights[active], span, scratch)
     order = _best_first(keys, active)
     order = order[: int(np.searchsorted(np.cumsum(weights[order], dtype=np.float64), target)) + 1]
     cut = keys[order[-1]]

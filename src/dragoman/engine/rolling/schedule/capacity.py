@@ -142,10 +142,10 @@ class Forecast:
         `most`: the bound of one sequence's blocks; None = it needs blocks for all its tokens.
         """
         everyone = [newcomer, *running]
-        tokens = np.array([one.num_tokens for one in everyone])
-        held = np.array([one.num_held for one in everyone])
-        copies = np.array([one.num_copies for one in everyone])
-        released = np.array([one.num_released for one in everyone])
+        tokens = np.array([sequence.num_tokens for sequence in everyone])
+        held = np.array([sequence.num_held for sequence in everyone])
+        copies = np.array([sequence.num_copies for sequence in everyone])
+        released = np.array([sequence.num_released for sequence in everyone])
         remaining = self._remaining(everyone)
         # Demand peaks just before a sequence finishes: look at these steps, until the newcomer itself finishes.
         steps = np.unique(remaining[remaining <= remaining[0]])[:, None]
@@ -158,12 +158,12 @@ class Forecast:
         return bool(demand.max() <= num_spare)
 
     def remaining(self, everyone: Rows[Growing]) -> list[int]:
-        return [int(one) for one in self._remaining(everyone)]
+        return [int(count) for count in self._remaining(everyone)]
 
     def _remaining(self, everyone: Rows[Growing]) -> Array:
         """The expected number of tokens that each has still to generate: up to the mean of the longer answers."""
-        generated = np.array([one.num_generated for one in everyone])
-        limit = np.array([one.max_generated for one in everyone])
+        generated = np.array([sequence.num_generated for sequence in everyone])
+        limit = np.array([sequence.max_generated for sequence in everyone])
         expected = np.maximum(2 * generated, self._first_guess)
         if len(self._lengths) >= _FEWEST:
             lengths = self._sort()
@@ -198,7 +198,7 @@ class Admission:
         self._forecast.note(num_generated)
 
     def remaining(self, running: Rows[Sequence]) -> list[int]:
-        return self._forecast.remaining([_growing(one, 0) for one in running])
+        return self._forecast.remaining([_growing(sequence, 0) for sequence in running])
 
     def can_stay(self, sequence: Sequence, prefix: Prefix, end: int, running: Rows[Sequence]) -> bool:
         """True if there are blocks for `sequence` after `prefix` beside `running`, and probably will be until it ends."""
@@ -225,18 +225,18 @@ class Admission:
         most, reserve = self._most[kind], self._reserves[kind]
         if most is None or not reserve:
             return 0
-        longest = max(one.num_prompt_tokens + one.group.request.max_tokens - 1 for one in everyone)
+        longest = max(sequence.num_prompt_tokens + sequence.group.request.max_tokens - 1 for sequence in everyone)
         return min(reserve, max(blocks_for(longest, self._blocks.block_size) - most, 0))
 
     def _suffices(self, kind: int, newcomer: Growing, running: Rows[Sequence], num_spare: int) -> bool:
         manager: BlockManager = self._blocks.managers[kind]
         most = self._most[kind]
         # First without the blocks that finishing sequences release: counting them takes longer, and rarely matters.
-        others = [_growing(one, manager.num_held_blocks(one.sequence_id)) for one in running]
+        others = [_growing(sequence, manager.num_held_blocks(sequence.sequence_id)) for sequence in running]
         if self._forecast.fits(newcomer, others, num_spare, most):
             return True
-        releases = [manager.num_own_blocks(one.sequence_id) for one in running]
-        others = [replace(one, num_released=release) for one, release in zip(others, releases, strict=True)]
+        releases = [manager.num_own_blocks(sequence.sequence_id) for sequence in running]
+        others = [replace(growing, num_released=release) for growing, release in zip(others, releases, strict=True)]
         return self._forecast.fits(newcomer, others, num_spare, most)
 
 

@@ -42,7 +42,9 @@ class MaskTurns:
         if num_active > len(slow) and now_s < self._next_s:
             return
         left_s = STEP_S
-        for place, (sequence, masker) in enumerate(sorted(slow, key=lambda one: (one[1].total_s, one[0].num_tokens))):
+        for place, (sequence, masker) in enumerate(
+            sorted(slow, key=lambda pair: (pair[1].total_s, pair[0].num_tokens))
+        ):
             left_s -= masker.last_s
             if place and left_s < 0:
                 break

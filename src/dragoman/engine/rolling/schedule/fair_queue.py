@@ -133,7 +133,8 @@ class FairQueue:
             self._foresee(counters, first)
         for priority in reversed(self._priorities):
             level = {
-                caller: [one for one in groups if one is not first] for caller, groups in self._levels[priority].items()
+                caller: [group for group in groups if group is not first]
+                for caller, groups in self._levels[priority].items()
             }
             turns = [(counters[caller], place, caller) for place, caller in enumerate(level) if level[caller]]
             heapify(turns)

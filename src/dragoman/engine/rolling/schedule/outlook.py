@@ -44,8 +44,12 @@ class Outlook:
 
     def tokens_beyond(self, group: SequenceGroup, most: float) -> int | None:
         """Prompt tokens to compute before a waiting group's first token, if surely more than `most`; else None."""
-        ahead = [one.sequences[0] for one in self._queue.ahead_of(group)]
-        prefilling = [one for one in self._running if one.group.priority >= group.priority and not one.is_decoding]
+        ahead = [other.sequences[0] for other in self._queue.ahead_of(group)]
+        prefilling = [
+            sequence
+            for sequence in self._running
+            if sequence.group.priority >= group.priority and not sequence.is_decoding
+        ]
         prompts = [*prefilling, *ahead, group.sequences[0]]
         if sum(_num_left(sequence) for sequence in prompts) <= most:  # the usual case
             return None

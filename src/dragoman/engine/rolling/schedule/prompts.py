@@ -109,7 +109,7 @@ class Prefixes:
         siblings = sequence.group.sequences
         if len(siblings) == 1:
             return self._blocks.no_prefix
-        sibling = next((one for one in siblings if _is_alike(one, sequence)), None)
+        sibling = next((other for other in siblings if _is_alike(other, sequence)), None)
         if sibling is None:
             return self._blocks.no_prefix
         num_shared = self._pieces.num_cuttable(sequence, sequence.num_prompt_tokens // self._blocks.block_size)

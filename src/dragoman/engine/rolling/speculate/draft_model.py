@@ -64,9 +64,9 @@ class DraftModelProposer(Proposer):
     def __init__(self, runner: ModelRunner, target: ModelRunner) -> None:
         """Raises: ValueError if vocabulary or blocks differ from `target`'s, or if all of its layers have windows."""
         for name in ("vocab_size", "block_size"):
-            own, other = getattr(runner, name), getattr(target, name)
-            if own != other:
-                raise ValueError(f"{name} of the draft model is {own}, must be {other}, the model's value")
+            value, other = getattr(runner, name), getattr(target, name)
+            if value != other:
+                raise ValueError(f"{name} of the draft model is {value}, must be {other}, the model's value")
         full = target.pools[0]
         if full.window:
             raise ValueError(

@@ -304,11 +304,11 @@ class RowCosts:
             known = [(rows, size) for rows, size in sorted(self._sizes.items()) if size.steps]
             if not known:
                 return None
-            fresh = [one for one in known if not self._is_old(one[1])] or known
-            sure = [one for one in fresh if one[1].is_well_known]
+            fresh = [entry for entry in known if not self._is_old(entry[1])] or known
+            sure = [entry for entry in fresh if entry[1].is_well_known]
             (fewest, least), (most, largest) = fresh[0], (sure if len(sure) > 1 else fresh)[-1]
             if fewest == most:  # of the others the farthest
-                most, largest = max(known, key=lambda one: abs(one[0] - fewest))
+                most, largest = max(known, key=lambda entry: abs(entry[0] - fewest))
             seconds = least.usual_s(self._context_s)
             if fewest == most:
                 row_s = _SLOPE * seconds

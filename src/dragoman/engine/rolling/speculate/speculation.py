@@ -282,8 +282,8 @@ class Speculation:
     def _candidates(self, wishes: list[Wish], decoding: Rows[Sequence]) -> list[_Candidate]:
         best = [_Candidate(wish, NOTHING, []) for wish in wishes]
         for proposer in [proposer for proposer in self._proposers if not proposer.needs_slots]:
-            asking = [one for one in best if one.expected < _ENOUGH * one.wish.max_tokens]
-            self._improve(asking, self._ask(proposer, [one.wish for one in asking]))
+            asking = [candidate for candidate in best if candidate.expected < _ENOUGH * candidate.wish.max_tokens]
+            self._improve(asking, self._ask(proposer, [candidate.wish for candidate in asking]))
         for proposer in [proposer for proposer in self._proposers if proposer.needs_slots]:
             self._ask_model(proposer, best, decoding)
         for candidate in best:
@@ -311,15 +311,17 @@ class Speculation:
 
     def _ask_model(self, proposer: Proposer, best: list[_Candidate], decoding: Rows[Sequence]) -> None:
         """Let a draft model guess for wishes without a good copy, as far as its forward passes pay. Mutates: `best`."""
-        asking = [one for one in best if not one.survival or one.survival[0] < _GOOD_COPY]
+        asking = [candidate for candidate in best if not candidate.survival or candidate.survival[0] < _GOOD_COPY]
         if not asking:
             return
-        num_free = sum(not one.wish.is_fixed for one in asking)
+        num_free = sum(not candidate.wish.is_fixed for candidate in asking)
         depth = self._depth.choose(self._costs, len(decoding), num_free) if num_free else 0
-        asking = [one for one in asking if one.wish.is_fixed or depth]
+        asking = [candidate for candidate in asking if candidate.wish.is_fixed or depth]
         wishes = [
-            one.wish if one.wish.is_fixed else replace(one.wish, max_tokens=min(depth, one.wish.max_tokens))
-            for one in asking
+            candidate.wish
+            if candidate.wish.is_fixed
+            else replace(candidate.wish, max_tokens=min(depth, candidate.wish.max_tokens))
+            for candidate in asking
         ]
         served = self._with_slots(wishes)
         if not served:
@@ -327,7 +329,7 @@ class Speculation:
         begin = self._clock()
         proposals = self._ask(proposer, served)
         self._depth.observe(max((len(proposal.token_ids) for proposal in proposals), default=0), self._clock() - begin)
-        by_id = {one.wish.sequence.sequence_id: one for one in asking}
+        by_id = {candidate.wish.sequence.sequence_id: candidate for candidate in asking}
         self._improve([by_id[wish.sequence.sequence_id] for wish in served], proposals)
 
     def _with_slots(self, wishes: list[Wish]) -> list[Wish]:

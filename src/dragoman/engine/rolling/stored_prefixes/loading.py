@@ -123,7 +123,7 @@ class Loads:
         fresh = self._blocks.allocate_visible(table_id, digests, length)
         if fresh is None:
             return False
-        keys = [self._storage.key(one.kind, one.digest) for one in fresh]
+        keys = [self._storage.key(block.kind, block.digest) for block in fresh]
         reading = Reading(fresh, keys, num_bytes)
         load = _Load(table_id, frozenset(digests), reading)
         reading.on_end = partial(self._post, partial(self._end, load))
@@ -139,7 +139,9 @@ class Loads:
         if prefix.length >= len(sequence.digests):
             return False
         following = sequence.digests[prefix.length]
-        load = next((one for one in self._loads if not one.has_ended and following in one.digests), None)
+        load = next(
+            (candidate for candidate in self._loads if not candidate.has_ended and following in candidate.digests), None
+        )
         if load is None:
             return False
         sequence.has_joined = True
@@ -186,7 +188,7 @@ class Loads:
 
     def give_back(self) -> bool:
         """Free the blocks of the youngest load that has ended, to make room; False if there is none."""
-        load = next((one for one in reversed(self._loads) if one.has_ended), None)
+        load = next((candidate for candidate in reversed(self._loads) if candidate.has_ended), None)
         if load is None:
             return False
         for sequence in load.waiting:

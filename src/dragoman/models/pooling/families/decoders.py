@@ -33,10 +33,14 @@ class Decoder(TextFamily):
     ) -> None:
         facts, reach = family.facts, 0
         attentions = facts.attention_layers
-        odd = [one for one in attentions.values() if one.softcap or one.has_sinks or one.alibi_slopes or one.growth]
+        odd = [
+            attention
+            for attention in attentions.values()
+            if attention.softcap or attention.has_sinks or attention.alibi_slopes or attention.growth
+        ]
         if odd or len(attentions) < len(facts.layers) or facts.convolution_layers or facts.pictures is not None:
             raise ModelError(f"architecture {facts.architecture} can generate text, not embed it")
-        windows = [one.window for one in attentions.values() if one.window]
+        windows = [attention.window for attention in attentions.values() if attention.window]
         if sees_behind:  # a window lies half before a token, half behind it
             reach, windows = min(windows, default=0) // 2, []
         longest = min([facts.long_context_from or facts.max_position, facts.max_position, *windows])

@@ -47,8 +47,8 @@ class ModernBert(TextFamily):
         self.num_heads = num_heads
         num_layers = config.count("num_hidden_layers")
         every = config.count("global_attn_every_n_layers", 3)
-        given = config.choices("layer_types", (_FULL, _SLIDING), num_layers)
-        self.slides = [kind == _SLIDING for kind in given] if given else [bool(i % every) for i in range(num_layers)]
+        kinds = config.choices("layer_types", (_FULL, _SLIDING), num_layers)
+        self.slides = [kind == _SLIDING for kind in kinds] if kinds else [bool(i % every) for i in range(num_layers)]
         self.rules = self._rules(config)
         self.inner_size = config.count("intermediate_size")
         self.activation = config.choice("hidden_activation", ACTIVATIONS, "gelu")

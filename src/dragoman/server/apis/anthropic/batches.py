@@ -159,7 +159,7 @@ def _batch(http: HttpCall, server: Server) -> StoredBatch:
 async def list_batches(http: HttpCall, server: Server) -> MessageBatchList:
     newest_first = desk_of(server).store.batches(http.caller, _PREFIX)[::-1]
     page, has_more = page_of(newest_first, http.query, PAGE)
-    return MessageBatchList.of([_shape(one, http) for one in page], has_more)
+    return MessageBatchList.of([_shape(batch, http) for batch in page], has_more)
 
 
 async def get_batch(http: HttpCall, server: Server) -> MessageBatch:

@@ -300,8 +300,8 @@ def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         message = f"{path}.input_schema must be a JSON schema: {problem}"
         raise ANTHROPIC.fault(f"{path}.input_schema", "value", message)
     optional = {"description": tool.get("description"), "strict": tool.get("strict")}
-    given = {field: value for field, value in optional.items() if value is not None}
-    return {"name": name, **given, "parameters": schema}
+    present = {field: value for field, value in optional.items() if value is not None}
+    return {"name": name, **present, "parameters": schema}
 
 
 def _wish(choice: ToolWish, names: Sequence[str]) -> tuple[ToolChoice | None, str]:

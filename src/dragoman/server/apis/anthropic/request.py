@@ -348,7 +348,7 @@ def cache_ttl(body: PromptBody) -> str | None:
             problem = "missing" if mark.type is None else "value"
             raise ANTHROPIC.fault(f"{path}.type", problem, f"{path}.type {got} must be ephemeral")
         check_word(f"{path}.ttl", mark.ttl, tuple(TTLS), ANTHROPIC)
-        asked = max((one for one in (asked, mark.ttl or next(iter(TTLS))) if one is not None), key=TTLS.__getitem__)
+        asked = max((ttl for ttl in (asked, mark.ttl or next(iter(TTLS))) if ttl is not None), key=TTLS.__getitem__)
     return asked
 
 

@@ -284,7 +284,8 @@ def _token(token: TokenOutput, num_probs: int, *, is_drawn: bool) -> LlamaToken:
     told, tops = ("prob", "top_probs") if is_drawn else ("logprob", "top_logprobs")
     number = _chance if is_drawn else _logprob
     top = [
-        LlamaTopToken(one.id, one.text, list(one.bytes), **{told: number(one.logprob)}) for one in token.top[:num_probs]
+        LlamaTopToken(candidate.id, candidate.text, list(candidate.bytes), **{told: number(candidate.logprob)})
+        for candidate in token.top[:num_probs]
     ]
     made = LlamaToken(token.id, token.token_text, list(token.bytes))
     setattr(made, told, number(token.logprob))
@@ -358,7 +359,7 @@ class InfillDialect(_Dialect):
             before=body.input_prefix,
             behind=body.input_suffix,
             begun=body.prompt or "",
-            files=tuple((one.filename, one.text) for one in files),
+            files=tuple((file.filename, file.text) for file in files),
             num_answer_tokens=max_tokens_of(body) or 0,
         )
         return self._call(http, raw, body, [prompt], is_list=False)
@@ -378,7 +379,7 @@ def read_prompts(value: Any, limits: Limits) -> tuple[list[MixedPrompt], bool]:
     if not value:
         raise WORDS.fault("prompt", "empty", "prompt must hold at least one prompt, got []")
     check_count("prompt", len(value), limits.max_prompts, WORDS)
-    return [_prompt(f"prompt[{position}]", one, limits) for position, one in enumerate(value)], True
+    return [_prompt(f"prompt[{position}]", prompt, limits) for position, prompt in enumerate(value)], True
 
 
 def _prompt(name: str, value: Any, limits: Limits) -> MixedPrompt:
@@ -407,7 +408,7 @@ def _parts(name: str, values: Sequence[Any], limits: Limits) -> tuple[str | int,
     check_count(name, len(values), limits.max_token_ids, WORDS)
     if not values:
         raise WORDS.fault(name, "empty", f"{name} must hold at least one token id or text, got []")
-    for position, one in enumerate(values):
-        if not (isinstance(one, str) or (is_token_id(one) and one >= 0)):
-            raise WORDS.wrong(f"{name}[{position}]", "a token id or a text", one)
+    for position, entry in enumerate(values):
+        if not (isinstance(entry, str) or (is_token_id(entry) and entry >= 0)):
+            raise WORDS.wrong(f"{name}[{position}]", "a token id or a text", entry)
     return tuple(values)

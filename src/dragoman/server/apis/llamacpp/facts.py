@@ -180,7 +180,10 @@ async def adapters(http: HttpCall, server: Server) -> list[LlamaAdapter]:
     model = _model(http, server)
     applied = _applied(model).name
     listed = [] if model.adapters is None else model.adapters.all()
-    return [LlamaAdapter(position, one.source, float(one.name == applied)) for position, one in enumerate(listed)]
+    return [
+        LlamaAdapter(position, adapter.source, float(adapter.name == applied))
+        for position, adapter in enumerate(listed)
+    ]
 
 
 async def set_adapters(http: HttpCall, server: Server) -> LlamaDone:
@@ -193,7 +196,7 @@ async def set_adapters(http: HttpCall, server: Server) -> LlamaDone:
         raise WORDS.payload_fault("array", f"the body must be an array of adapters and their scales, got {shown(raw)}")
     model = server.models.find(_known(http.query.get("model"), server))
     check_count("the body", len(raw), model.limits.max_token_ids, WORDS)
-    wanted = [read_struct(_entry(position, one), LlamaLora, WORDS) for position, one in enumerate(raw)]
+    wanted = [read_struct(_entry(position, entry), LlamaLora, WORDS) for position, entry in enumerate(raw)]
     _applied(model).name = applied_adapter("", wanted, tuple(model.profile.adapter_names()), WORDS)
     return LlamaDone()
 

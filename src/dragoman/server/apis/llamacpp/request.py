@@ -264,8 +264,8 @@ def default_settings(profile: ModelProfile) -> dict[str, Any]:
 
 def max_tokens_of(body: LlamaSharedBody) -> int | None:
     """None = as many as fit."""
-    given = (body.max_completion_tokens, body.max_tokens, body.n_predict)
-    value = next((one for one in given if one is not None), -1)
+    counts = (body.max_completion_tokens, body.max_tokens, body.n_predict)
+    value = next((count for count in counts if count is not None), -1)
     return None if value < 0 else value
 
 
@@ -278,18 +278,18 @@ def _num_probs(body: LlamaSharedBody, reading: Reading) -> int | None:
 
 
 def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
-    given, bias = body.logit_bias or [], _Bias({}, {})
-    check_count("logit_bias", len(given), profile.limits.max_token_ids, WORDS)
-    entries: Sequence[Sequence[Any]] = list(given.items()) if isinstance(given, dict) else given
+    written, bias = body.logit_bias or [], _Bias({}, {})
+    check_count("logit_bias", len(written), profile.limits.max_token_ids, WORDS)
+    entries: Sequence[Sequence[Any]] = list(written.items()) if isinstance(written, dict) else written
     for position, entry in enumerate(entries):
         if len(entry) != 2:
             raise WORDS.wrong(f"logit_bias[{position}]", "a token id or text and its bias", entry)
         key, value = entry
-        place = f"logit_bias[{key if isinstance(given, dict) else position}]"
+        place = f"logit_bias[{key if isinstance(written, dict) else position}]"
         if value is True or isinstance(value, str) or not math.isfinite(value):
             raise WORDS.wrong(place, "a number, or false for never", value)
         number = BANNED if value is False else float(value)
-        if isinstance(given, dict) and isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10:
+        if isinstance(written, dict) and isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10:
             key = int(key)
         if isinstance(key, str):
             check_word_lengths("logit_bias", [key], profile.limits.max_word_chars, WORDS)
@@ -304,7 +304,7 @@ def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
 def _settings(body: LlamaSharedBody, request: GenerationRequest, profile: ModelProfile, bias: _Bias) -> dict[str, Any]:
     sampling = request.sampling
     samplers = [name for name in in_order(read_samplers(body.samplers, WORDS)) if name not in profile.lacks]
-    biases = [{"token": key, "bias": None if one == BANNED else one} for key, one in bias.token_ids.items()]
+    biases = [{"token": key, "bias": None if value == BANNED else value} for key, value in bias.token_ids.items()]
     if sampling.ignore_eos:
         biases += [{"token": token_id, "bias": None} for token_id in sorted(profile.end_token_ids)]
     num_tokens = -1 if request.max_tokens is None else request.max_tokens
@@ -334,7 +334,7 @@ def _settings(body: LlamaSharedBody, request: GenerationRequest, profile: ModelP
         "grammar": grammar.source if grammar is not None and grammar.kind == "lark" else "",
         "samplers": samplers,
         "timings_per_token": bool(body.timings_per_token),
-        "lora": [{"id": one.id, "scale": one.scale} for one in body.lora or ()],
+        "lora": [{"id": adapter.id, "scale": adapter.scale} for adapter in body.lora or ()],
     }
 
 

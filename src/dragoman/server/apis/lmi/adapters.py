@@ -61,7 +61,7 @@ def _described(adapter: ServedAdapter) -> ListedAdapter:
 
 async def _list(http: HttpCall, server: Server) -> Any:
     listed, following = page_of(_adapters(http, server).all(), http.query)
-    return AdapterPage(adapters=[_described(one) for one in listed], next_page_token=following or UNSET)
+    return AdapterPage(adapters=[_described(adapter) for adapter in listed], next_page_token=following or UNSET)
 
 
 async def _one(http: HttpCall, server: Server) -> Any:

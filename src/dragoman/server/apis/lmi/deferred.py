@@ -84,12 +84,12 @@ class DeferredAnswers:
 
         Raises: InvalidRequest for a bad token, such as one of another caller.
         """
-        given = http.headers[STARTING_TOKEN].strip()
-        match = _TOKEN.fullmatch(given)
+        written = http.headers[STARTING_TOKEN].strip()
+        match = _TOKEN.fullmatch(written)
         token, position = (match[1], int(match[2] or 0)) if match else ("", 0)
         record = self._records.get(token)
         if record is None or record.caller != caller or position > len(record.items):
-            raise InvalidRequest(f"Invalid {STARTING_TOKEN}: {given}")
+            raise InvalidRequest(f"Invalid {STARTING_TOKEN}: {written}")
         limit = http.headers.get(MAX_ITEMS, "")
         if limit and not re.fullmatch(r"[1-9][0-9]{0,8}", limit):
             raise InvalidRequest(f"{MAX_ITEMS} must be an integer of at least 1, got {limit!r}")
@@ -97,7 +97,7 @@ class DeferredAnswers:
         end = min(len(record.items), position + int(limit)) if limit else len(record.items)
         is_last = end == len(record.items) and record.is_over
         if end == position and not is_last:
-            return Reply(202, b"", "", _token_headers(given)), False
+            return Reply(202, b"", "", _token_headers(written)), False
         headers = {name: value for name, value in record.headers.items() if name not in _CONNECTION_HEADERS}
         headers |= {} if is_last else _token_headers(f"{token}-{end}")
         reply = Reply(record.status, b"".join(record.items[position:end]), record.media_type, headers)

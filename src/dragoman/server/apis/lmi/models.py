@@ -327,7 +327,9 @@ def _all_facts(server: Server) -> list[ModelFacts]:
     if server.hosting is None:
         return facts
     names = {model.name for model in served}
-    others = {one.name: one for one in (*server.shared(Scheduled).statuses.values(), *server.hosting.statuses())}
+    others = {
+        status.name: status for status in (*server.shared(Scheduled).statuses.values(), *server.hosting.statuses())
+    }
     return facts + [facts_of_status(status) for name, status in others.items() if name not in names]
 
 

@@ -128,7 +128,7 @@ def _json_fields(body: bytes) -> dict[str, str]:
         raise InvalidRequest(error.of("The body")) from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"The body must be a JSON object with the field '{URL}', got {show(value)}", param=URL)
-    return {name: text for name, one in value.items() if (text := _text(name, one))}
+    return {name: text for name, entry in value.items() if (text := _text(name, entry))}
 
 
 def _text(name: str, value: Any) -> str:

@@ -81,8 +81,8 @@ def read_payload(http: HttpCall) -> Payload:
 def _from_object(body: Any) -> Payload:
     if not isinstance(body, dict):
         raise InvalidPayload(f"The body must be a JSON object with the field 'inputs', got {show(body)}")
-    given = {name: value for name, value in body.items() if value is not None}
-    parameters = given.get("parameters", {})
+    present = {name: value for name, value in body.items() if value is not None}
+    parameters = present.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidPayload(f"Field 'parameters' must be an object, got {show(parameters)}", param="parameters")
     try:
@@ -90,11 +90,11 @@ def _from_object(body: Any) -> Payload:
     except NotJson as error:
         raise InvalidPayload(error.of("Field 'parameters'"), param="parameters") from error
     return Payload(
-        inputs=given.get("inputs"),
+        inputs=present.get("inputs"),
         parameters=parameters,
-        stream=_stream(given["stream"]) if "stream" in given else None,
-        unknown=tuple(name for name in given if name not in KNOWN_FIELDS),
-        adapters=given.get(ADAPTERS),
+        stream=_stream(present["stream"]) if "stream" in present else None,
+        unknown=tuple(name for name in present if name not in KNOWN_FIELDS),
+        adapters=present.get(ADAPTERS),
     )
 
 

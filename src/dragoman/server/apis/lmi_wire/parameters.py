@@ -231,8 +231,8 @@ def rows_for(profile: str, *, with_tgi_names: bool = False) -> dict[str, Param]:
     name = "auto" if profile == "disable" else profile
     rows = [row for row in TABLE if name in row.profiles]
     if with_tgi_names:
-        own = {row.name for row in rows}
-        rows += [row for row in TABLE if TGI in row.profiles and row.name not in own]
+        names = {row.name for row in rows}
+        rows += [row for row in TABLE if TGI in row.profiles and row.name not in names]
     by_name: dict[str, Param] = {}
     for row in rows:
         by_name |= {spelling: row for spelling in (row.name, *row.aliases) if spelling not in by_name}
@@ -300,22 +300,22 @@ class ParameterReader:
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
         """null means not given. Raises: InvalidParameter for the first that is not legal."""
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         sent: dict[str, Param] = {}
         unused = [name for name, value in raw.items() if value is not None and name not in self._rows]
         for name, row in self._present(raw):
             value, is_list = raw[name], row.field in _LISTS
-            if (row.skips_booleans and isinstance(value, bool)) or (row.field in given and not is_list):
+            if (row.skips_booleans and isinstance(value, bool)) or (row.field in values and not is_list):
                 unused.append(name)
                 continue
             if is_list:
-                value = [*given.get(row.field, ()), *(value if isinstance(value, list) else [value])]
-            given[row.field] = value
+                value = [*values.get(row.field, ()), *(value if isinstance(value, list) else [value])]
+            values[row.field] = value
             sent[name] = row
-        filled = {**self._defaults, **given}
+        filled = {**self._defaults, **values}
         try:
             body = read_struct(filled, LmiBody, self._reading.profile)
-            check_bounds(given, body, self._reading.profile)
+            check_bounds(values, body, self._reading.profile)
         except InvalidRequest as error:
             name_as_sent(error, self._documented, sent)
             raise
@@ -380,4 +380,4 @@ def schemas_of_fields(rows: Mapping[str, Param], limits: Limits) -> dict[str, Sc
     made = struct_schemas([LmiBody])[LmiBody.__name__]
     typed = {row.field: made["properties"][row.field] for row in rows.values()}
     found = field_schemas({"properties": typed}, {}, profile_of(rows, limits), ModelProfile(limits=limits))
-    return {field: {key: one for key, one in schema.items() if key != "default"} for field, schema in found.items()}
+    return {field: {key: value for key, value in schema.items() if key != "default"} for field, schema in found.items()}

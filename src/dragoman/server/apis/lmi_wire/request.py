@@ -97,7 +97,9 @@ def make_requests(
     if options.model.takes_adapters and values.adapter_id is not None:
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
-    more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
+    more = (
+        msgspec.structs.replace(first, request_id=request_id, prompt=TextPrompt(text)) for request_id, text in others
+    )
     ignored = _ineffective(parsed, first.sampling, answer, options, is_one_answer=is_one_answer)
     return (first, *more), answer, ignored
 
@@ -159,8 +161,8 @@ def _wants_sampling(parsed: Parsed, options: LmiOptions) -> bool:
     """LMI samples if do_sample says so, LMI 0.32 also if any parameter of sampling is given, TGI if one is not neutral."""
     values = parsed.values
     if options.is_tgi_route:
-        given = ((target, value) for target in SAMPLING_TARGETS if (value := getattr(values, target)) is not None)
-        return values.do_sample is True or any(asks_for_something(target, value) for target, value in given)
+        pairs = ((target, value) for target in SAMPLING_TARGETS if (value := getattr(values, target)) is not None)
+        return values.do_sample is True or any(asks_for_something(target, value) for target, value in pairs)
     if options.lmi_version == "0.32" and values.do_sample is None:
         return any(parsed.has(target) for target in SAMPLING_TARGETS)
     return values.do_sample is True

@@ -123,7 +123,7 @@ def _is_dead(models: ModelRegistry, *, for_good: bool = False) -> bool:
     if models.state in (ServerState.FAILED, ServerState.DRAINING):
         return models.state is ServerState.FAILED
     healths = [model.engine.health() for model in models.models]
-    return any(not one.is_alive and not (for_good and one.is_recovering) for one in healths)
+    return any(not health.is_alive and not (for_good and health.is_recovering) for health in healths)
 
 
 def _statuses(models: ModelRegistry) -> Statuses:
@@ -219,7 +219,7 @@ async def index(http: HttpCall, server: Server) -> Reply:
 
 async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
     """A redirect to the playground; if not ready, its page with `status`; without a playground, another page."""
-    operations = (one for api in server.apis for one in api.operations if one.path == PLAYGROUND)
+    operations = (operation for api in server.apis for operation in api.operations if operation.path == PLAYGROUND)
     found = next(operations, None)
     if not isinstance(found, AnswerOperation):
         return msgspec.structs.replace(_docs_page(), status=status)

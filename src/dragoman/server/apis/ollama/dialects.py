@@ -253,9 +253,9 @@ class _Calls:
         """The call that a tool's message answers: the one that it names, else the first of its function, or of any."""
         named, function = message.tool_call_id, message.tool_name
         found = (
-            next((one for one in self._waiting if one[0] == named), None)
+            next((call for call in self._waiting if call[0] == named), None)
             if named
-            else next((one for one in self._waiting if one[1] == function), None) or next(iter(self._waiting), None)
+            else next((call for call in self._waiting if call[1] == function), None) or next(iter(self._waiting), None)
         )
         if found is not None:
             self._waiting.remove(found)

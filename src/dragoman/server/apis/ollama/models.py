@@ -195,9 +195,11 @@ async def tags(http: HttpCall, server: Server) -> OllamaTags:
 
 
 async def running(http: HttpCall, server: Server) -> OllamaRunning:
-    statuses = {one.name: one for one in server.hosting.statuses()} if server.hosting is not None else {}
+    statuses = {status.name: status for status in server.hosting.statuses()} if server.hosting is not None else {}
     models = server.models.models
-    return OllamaRunning([_loaded(one, statuses.get(model.name)) for model in models for one in facts_by_name([model])])
+    return OllamaRunning(
+        [_loaded(facts, statuses.get(model.name)) for model in models for facts in facts_by_name([model])]
+    )
 
 
 async def version(http: HttpCall, server: Server) -> OllamaVersion:

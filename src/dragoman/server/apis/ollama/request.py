@@ -226,7 +226,7 @@ def named_model(name: str | None) -> str:
 def given_options(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The options as sent, without nulls; the text "null" is none."""
     options = raw.get("options")
-    return {name: one for name, one in options.items() if one is not None} if isinstance(options, dict) else {}
+    return {name: value for name, value in options.items() if value is not None} if isinstance(options, dict) else {}
 
 
 def note_keep_alive(value: float | str | None) -> None:

@@ -147,7 +147,9 @@ async def _llama_tokenized(raw: Mapping[str, Any], server: Server, switches: Cal
     if not body.with_pieces:
         return json_reply(200, LlamaTokenized([*ids]), headers)
     _check_listed("with_pieces", ids)
-    return json_reply(200, LlamaTokenized([_piece(one, service.tokenizer.token_bytes(one)) for one in ids]), headers)
+    return json_reply(
+        200, LlamaTokenized([_piece(token_id, service.tokenizer.token_bytes(token_id)) for token_id in ids]), headers
+    )
 
 
 def _piece(token_id: int, content: bytes) -> Piece:

@@ -155,7 +155,7 @@ class BatchList(_Page):
 
 
 def _shape(batch: StoredBatch) -> BatchObject:
-    faults = [BatchError(one.code, one.message, one.param, one.line) for one in batch.faults]
+    faults = [BatchError(fault.code, fault.message, fault.param, fault.line) for fault in batch.faults]
     times, usage = batch.times_s, {**dict.fromkeys(("input", "cached", "output", "reasoning"), 0), **batch.usage}
     reached: dict[str, Any] = {f"{state}_at": times.get(state) for state in _TIMED_STATES}
     return BatchObject(
@@ -208,7 +208,7 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
 async def list_batches(http: HttpCall, server: Server) -> BatchList:
     desk = desk_of(server)
     page, has_more = page_of(desk.store.batches(http.caller, _PREFIX)[::-1], http.query, PAGE)
-    return BatchList.of([_shape(desk.seen(one)) for one in page], has_more)
+    return BatchList.of([_shape(desk.seen(batch)) for batch in page], has_more)
 
 
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
@@ -302,9 +302,9 @@ async def list_files(http: HttpCall, server: Server) -> FileList:
     found = desk_of(server).store.files(http.caller)
     if purpose := http.query.get("purpose"):
         check_word("purpose", purpose, PURPOSES, V1)
-        found = [one for one in found if one.purpose == purpose]
+        found = [file for file in found if file.purpose == purpose]
     page, has_more = page_of(in_order(found, http.query), http.query, _FILES_PAGE)
-    return FileList.of([_file_shape(one) for one in page], has_more)
+    return FileList.of([_file_shape(file) for file in page], has_more)
 
 
 async def get_file(http: HttpCall, server: Server) -> FileObject:
@@ -314,7 +314,9 @@ async def get_file(http: HttpCall, server: Server) -> FileObject:
 async def delete_file(http: HttpCall, server: Server) -> DeletedFile:
     store = desk_of(server).store
     file = store.file(http.path_params["file_id"], http.caller)
-    reader = next((one for one in store.batches(http.caller) if one.input_id == file.id and not one.has_ended), None)
+    reader = next(
+        (batch for batch in store.batches(http.caller) if batch.input_id == file.id and not batch.has_ended), None
+    )
     if reader is not None:
         raise Conflict(f"file {file.id} is the input of batch {reader.id}, which has not ended: cancel that first")
     await asyncio.to_thread(store.delete_file, file.id)

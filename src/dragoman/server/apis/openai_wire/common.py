@@ -173,8 +173,8 @@ def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogpro
     if token.logprob is None:
         return None
     ranks = {top.id: rank for rank, top in enumerate(token.top, start=1)}
-    own = PromptLogprobEntry(json_logprob(token.logprob), ranks.get(token.id, token.rank), token.token_text)
-    candidates = {str(token.id): own}
+    entry = PromptLogprobEntry(json_logprob(token.logprob), ranks.get(token.id, token.rank), token.token_text)
+    candidates = {str(token.id): entry}
     for top in token.top[:top_n]:
         candidates.setdefault(str(top.id), PromptLogprobEntry(json_logprob(top.logprob), ranks[top.id], top.text))
     return candidates

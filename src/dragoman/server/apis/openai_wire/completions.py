@@ -327,16 +327,16 @@ class CompletionsDialect(PureDialect):
 
 def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
     """The prompts in order. A list of integers is one prompt, a list of anything else one prompt per element."""
-    given, profile = body.prompt, reading.profile
-    if given is None or given == []:
+    prompt, profile = body.prompt, reading.profile
+    if prompt is None or prompt == []:
         raise profile.missing("prompt", "text, token ids, or a list of either")
-    if isinstance(given, str):
-        return [_text_prompt(given, body, profile)]
-    if set(map(type, given)) == {int}:
-        return [_token_prompt("prompt", given, body, profile)]
-    check_count("prompt", len(given), reading.model.limits.max_prompts, profile)
+    if isinstance(prompt, str):
+        return [_text_prompt(prompt, body, profile)]
+    if set(map(type, prompt)) == {int}:
+        return [_token_prompt("prompt", prompt, body, profile)]
+    check_count("prompt", len(prompt), reading.model.limits.max_prompts, profile)
     prompts: list[Prompt] = []
-    for position, element in enumerate(given):
+    for position, element in enumerate(prompt):
         if isinstance(element, str):
             prompts.append(_text_prompt(element, body, profile))
         elif isinstance(element, list):

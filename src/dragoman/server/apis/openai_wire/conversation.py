@@ -177,8 +177,11 @@ def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
     check_count("messages[].content", num_parts, limits.max_messages, profile)
     calls = [call for message in messages for call in message.tool_calls or ()]
     check_count("messages[].tool_calls", len(calls), limits.max_messages, profile)
-    functions = [*(call.function for call in calls), *(one.function_call for one in messages if one.function_call)]
-    arguments = [one.arguments for one in functions if isinstance(one.arguments, str)]
+    functions = [
+        *(call.function for call in calls),
+        *(message.function_call for message in messages if message.function_call),
+    ]
+    arguments = [function.arguments for function in functions if isinstance(function.arguments, str)]
     check_length("messages[].tool_calls[].function.arguments", sum(map(len, arguments)), limits.max_text_chars, profile)
     check_count("tools", len(body.tools or ()), limits.max_tools, profile)
     check_count("functions", len(body.functions or ()), limits.max_tools, profile)
@@ -252,7 +255,7 @@ def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUs
         return _function_use(body, raw.get("functions", []) if body.functions else [], profile)
     raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", []) if body.tools else []  # the text "null" is none
     functions = {f"tools[{i}].function": _function(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools)}
-    choice, name = _tool_choice(body.tool_choice, [one["name"] for one in functions.values()], profile)
+    choice, name = _tool_choice(body.tool_choice, [function["name"] for function in functions.values()], profile)
     return used_tools(functions, choice, name, profile)
 
 
@@ -263,7 +266,9 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
             legacy = "functions" if body.functions else "function_call"
             raise profile.conflict(legacy, name)
     places = [f"functions[{i}]" for i in range(len(raw_functions))]
-    functions = {place: checked_function(one, place, profile) for place, one in zip(places, raw_functions, strict=True)}
+    functions = {
+        place: checked_function(function, place, profile) for place, function in zip(places, raw_functions, strict=True)
+    }
     choice = body.function_call
     if isinstance(choice, NamedFunction):
         if choice.name not in [function["name"] for function in functions.values()]:

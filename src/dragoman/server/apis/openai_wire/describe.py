@@ -39,7 +39,7 @@ from dragoman.server.descriptions import (
 from dragoman.types import Limits
 
 EFFECTS: Mapping[str, str] = {
-    **{name: one.effect for name, one in PARAMETERS.items()},
+    **{name: parameter.effect for name, parameter in PARAMETERS.items()},
     **{alias: f"another name of `{name}`" for alias, name in ALIASES.items()},
     **LLAMA_EFFECTS,
     **dict.fromkeys(BUDGETS[1:], "the same as `thinking_token_budget`, in llama.cpp's words"),
@@ -302,9 +302,9 @@ def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) 
     """The schema with everything that is checked beyond the type."""
     schema = deepcopy(_OWN_TYPES.get(name, schema))
     if name == "stop":
-        own = profile.max_stop_strings
+        limit = profile.max_stop_strings
         operators = model.limits.max_stop_strings
-        most = operators if own is None else min(own, operators)
+        most = operators if limit is None else min(limit, operators)
         return any_of(_WORD, array(_WORD, maxItems=most))
     if schema.get("type") == "boolean" and not profile.has_strict_types:
         return LENIENT_BOOLEAN

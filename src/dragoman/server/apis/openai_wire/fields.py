@@ -137,15 +137,15 @@ def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Prof
 
 
 def read_texts(
-    name: str, given: str | Sequence[str] | None, most: int, max_word_chars: int, profile: Profile
+    name: str, value: str | Sequence[str] | None, most: int, max_word_chars: int, profile: Profile
 ) -> tuple[str, ...]:
     """The texts of a parameter, none of them empty: one, or a list of at most `most`. Raises: InvalidRequest."""
-    texts = (given,) if isinstance(given, str) else tuple(given or ())
+    texts = (value,) if isinstance(value, str) else tuple(value or ())
     if len(texts) > most:
         raise profile.fault(name, "count", f"{name} must have at most {most} strings, got {len(texts)}", limit=most)
     check_word_lengths(name, texts, max_word_chars, profile)
     if "" in texts:
-        raise profile.fault(name, "empty", f"{name} must hold non-empty strings, got {shown(given)}")
+        raise profile.fault(name, "empty", f"{name} must hold non-empty strings, got {shown(value)}")
     return texts
 
 
@@ -164,14 +164,14 @@ def read_token_ids(name: str, ids: Sequence[int] | None, most: int, profile: Pro
     return tuple(ids)
 
 
-def read_logit_bias(name: str, given: Mapping[str, float] | None, most: int, profile: Profile) -> dict[int, float]:
+def read_logit_bias(name: str, written: Mapping[str, float] | None, most: int, profile: Profile) -> dict[int, float]:
     bias: dict[int, float] = {}
-    if not given:
+    if not written:
         return bias
-    check_count(name, len(given), most, profile)
-    if _are_ids(given) and min(given.values()) >= -MAX_BIAS and max(given.values()) <= MAX_BIAS:
-        return dict(zip(map(int, given), given.values(), strict=True))
-    for key, value in given.items():
+    check_count(name, len(written), most, profile)
+    if _are_ids(written) and min(written.values()) >= -MAX_BIAS and max(written.values()) <= MAX_BIAS:
+        return dict(zip(map(int, written), written.values(), strict=True))
+    for key, value in written.items():
         if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
             raise profile.fault(name, "key", f"{name} must map token ids to numbers, got the key {shown(key)}")
         if not -MAX_BIAS <= value <= MAX_BIAS:

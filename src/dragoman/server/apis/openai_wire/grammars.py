@@ -153,7 +153,7 @@ def parts_passed_over(
             advice = "leave it out, or send strict: false"
             message = f"{param}{place}{of} cannot be enforced, as strict: true asks: {reason}; {advice}"
             raise profile.fault(f"{param}{place}", "value", message)
-    return {f"{param}{one.place}": one.reason for one in found}
+    return {f"{param}{fault.place}": fault.reason for fault in found}
 
 
 def read_regex(param: str, value: Any, profile: Profile) -> Grammar:
@@ -263,16 +263,16 @@ def schema_problem(schema: Any) -> str | None:
     level: list[tuple[Place, Any]] = [(Place(None, "$"), schema)]
     for _ in range(_MAX_SCHEMA_DEPTH + 1):
         inner: list[tuple[Place, Any]] = []
-        for place, one in level:
-            if isinstance(one, bool):
+        for place, part in level:
+            if isinstance(part, bool):
                 continue
-            if not isinstance(one, dict):
-                return f"{place} must be an object or a boolean, got {shown(one)}"
-            for name, value in one.items():
+            if not isinstance(part, dict):
+                return f"{place} must be an object or a boolean, got {shown(part)}"
+            for name, value in part.items():
                 rule = _RULES.get(name)
                 if rule is not None and not rule.holds(value):
                     return f"{place}.{name} {rule.words}, got {shown(value)}"
-            inner.extend(inner_schemas(one, place))
+            inner.extend(inner_schemas(part, place))
         if not inner:
             return None
         level = inner

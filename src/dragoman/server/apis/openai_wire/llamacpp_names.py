@@ -55,7 +55,7 @@ def read_samplers(asked: str | list[str] | None, profile: Profile) -> tuple[str,
     """The samplers' own names, as they were listed. Raises: InvalidParameter for one that nobody has."""
     if asked is None:
         return BY_DEFAULT
-    names = [_LETTERS.get(one, one) for one in asked] if isinstance(asked, str) else asked
+    names = [_LETTERS.get(letter, letter) for letter in asked] if isinstance(asked, str) else asked
     known = [_OTHER_NAMES.get(name, name) for name in names]
     allowed = (*ORDER, *LACKING)
     for position, name in enumerate(known):
@@ -91,16 +91,16 @@ class LlamaLora(msgspec.Struct):
 def applied_adapter(name: str, lora: list[LlamaLora], names: Sequence[str], profile: Profile) -> str:
     """The one adapter of scale 1 in a list, "" if there is none. Raises: InvalidParameter."""
     applied: list[str] = []
-    for position, one in enumerate(lora):
+    for position, entry in enumerate(lora):
         place = f"{name}[{position}]" if name else f"[{position}]"
-        if not 0 <= one.id < len(names):
+        if not 0 <= entry.id < len(names):
             allowed = f"between 0 and {len(names) - 1}" if names else "left out, as there are no adapters"
-            raise profile.fault(f"{place}.id", "value", f"{place}.id must be {allowed}, got {one.id}")
-        if one.scale not in (0.0, 1.0):
-            message = f"{place}.scale must be 0 or 1, as adapters are applied whole, got {one.scale}"
+            raise profile.fault(f"{place}.id", "value", f"{place}.id must be {allowed}, got {entry.id}")
+        if entry.scale not in (0.0, 1.0):
+            message = f"{place}.scale must be 0 or 1, as adapters are applied whole, got {entry.scale}"
             raise profile.fault(f"{place}.scale", "value", message)
-        if one.scale:
-            applied.append(names[one.id])
+        if entry.scale:
+            applied.append(names[entry.id])
     if len(applied) > 1:
         message = f"{name or 'the list'} must have at most one adapter of scale 1, got {', '.join(applied)}"
         raise profile.fault(name or "id", "count", message)
@@ -165,12 +165,12 @@ def adopt_aliases(body: LlamaFields, max_n: int, profile: Profile) -> None:
     """Puts what was given by llama.cpp's names where OpenAI's are read, unless these were given too. Mutates: `body`."""
     if body.n_cmpl is not None:
         check_number("n_cmpl", body.n_cmpl, Bounds(1, max_n), profile)
-    for name, (own, *_) in ALIASES.items():
+    for name, (field, *_) in ALIASES.items():
         value = getattr(body, name, None)
         if value is None or name == "n_probs" or (name == "n_predict" and value < 0):  # dialects read these
             continue
-        if getattr(body, own) is None:
-            setattr(body, own, value)
+        if getattr(body, field) is None:
+            setattr(body, field, value)
 
 
 def without_unlisted(
@@ -194,7 +194,7 @@ def without_unlisted(
 
 def idle_llama_names(raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams) -> set[str]:
     """Its fields that change nothing, besides those of `unlisted_names`."""
-    idle = {name for name in ALIASES.keys() & raw.keys() if any(one in raw for one in ALIASES[name])}
+    idle = {name for name in ALIASES.keys() & raw.keys() if any(alias in raw for alias in ALIASES[name])}
     penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
     if body.repeat_last_n not in (None, -1, 0) and penalties != (1.0, 0.0, 0.0):
         idle.add("repeat_last_n")
@@ -210,6 +210,8 @@ def unlisted_names(
     if body.samplers is None:
         return {}
     listed = read_samplers(body.samplers, profile)
-    idle = {name: NOT_LISTED for one in ORDER if one not in listed for name in OF_SAMPLERS[one] if name in raw}
+    idle = {
+        name: NOT_LISTED for sampler in ORDER if sampler not in listed for name in OF_SAMPLERS[sampler] if name in raw
+    }
     is_done = listed == in_order(listed) and not set(listed) & set(lacks)
     return idle if is_done else {**idle, "samplers": UNORDERED}

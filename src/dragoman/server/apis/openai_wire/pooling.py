@@ -88,7 +88,7 @@ def read_texts(name: str, value: Any, limits: Limits, words: Profile) -> tuple[T
     values = value if field.is_list else [value]
     if field.is_list:
         check_count(name, len(values), limits.max_prompts, words)
-    return field, [_text(field.place(index), one, limits, words) for index, one in enumerate(values)]
+    return field, [_text(field.place(index), value, limits, words) for index, value in enumerate(values)]
 
 
 def read_strings(name: str, values: Sequence[Any], limits: Limits, words: Profile) -> list[str]:
@@ -120,7 +120,7 @@ def _token_ids(name: str, values: list[Any], limits: Limits, words: Profile) -> 
     if not values:
         raise words.fault(name, "empty", f"{name} must hold at least one token, got none")
     if set(map(type, values)) != {int}:
-        wrong = next(index for index, one in enumerate(values) if not is_token_id(one))
+        wrong = next(index for index, value in enumerate(values) if not is_token_id(value))
         place = f"{name}[{wrong}]"
         raise words.wrong(place, "a token id like the others", values[wrong], "type")
     return tuple(values)

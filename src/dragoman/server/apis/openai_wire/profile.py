@@ -90,8 +90,8 @@ class Profile:
         self, problem: str, message: str, *, param: str | None = None, **values: object
     ) -> InvalidPayload:
         """The error for a body that is unusable as a whole; `values` as in `fault`."""
-        own = self.texts.get(f"body.{problem}")
-        return InvalidPayload(message if own is None else own.format(**values), param=param)
+        text = self.texts.get(f"body.{problem}")
+        return InvalidPayload(message if text is None else text.format(**values), param=param)
 
 
 V1 = Profile(name="v1")

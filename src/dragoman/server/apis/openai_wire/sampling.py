@@ -54,7 +54,11 @@ IGNORED: Mapping[str, str] = {
 """Parameters that are known and have no effect; all of them are reported to the client."""
 
 _NEEDY: Mapping[str, str] = {
-    **{name: name for name, one in PARAMETERS.items() if one.needs is not Need.NOTHING and name != "temperature"},
+    **{
+        name: name
+        for name, parameter in PARAMETERS.items()
+        if parameter.needs is not Need.NOTHING and name != "temperature"
+    },
     **ALIASES,
     **dict.fromkeys(thinking.BUDGETS, "thinking_token_budget"),
 }
@@ -130,8 +134,8 @@ class SharedBody(llama.LlamaFields, kw_only=True):
 
 def shared_body(body: msgspec.Struct, **changed: Any) -> SharedBody:
     """The fields that the body of another API has in common with those here, but for what it says otherwise."""
-    given = {name: value for name in _shared_names(type(body)) if (value := getattr(body, name)) is not None}
-    return SharedBody(**{**given, **changed})
+    values = {name: value for name in _shared_names(type(body)) if (value := getattr(body, name)) is not None}
+    return SharedBody(**{**values, **changed})
 
 
 @cache
@@ -178,11 +182,11 @@ def shared_request(
     profile, speaks_llama = reading.profile, _speaks_llama(body)
     if speaks_llama:
         llama.adopt_aliases(body, reading.model.limits.max_best_of, profile)
-    given, most = body.max_tokens, profile.max_ignore_eos_tokens if body.ignore_eos else None
-    if given is not None and given > _or(most, given):
-        message = f"max_tokens must be at most {most} when ignore_eos is true, got {given}"
+    count, most = body.max_tokens, profile.max_ignore_eos_tokens if body.ignore_eos else None
+    if count is not None and count > _or(most, count):
+        message = f"max_tokens must be at most {most} when ignore_eos is true, got {count}"
         raise profile.fault("max_tokens", "ignore_eos", message, limit=most)
-    limit = _or(given, _or(max_tokens, most))
+    limit = _or(count, _or(max_tokens, most))
     if body.min_tokens is not None and limit is not None and body.min_tokens > limit:
         message = f"min_tokens must be at most max_tokens ({limit}), got {body.min_tokens}"
         raise profile.fault("min_tokens", "high", message)
@@ -202,7 +206,7 @@ def shared_request(
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         # A default limit must not make a long prompt fail: only what the client asked for can be too much, but as
         # `n_predict`, which llama.cpp cuts to what there is room for.
-        on_overflow="clip" if profile.clips_overflow or given in (None, body.n_predict) else "refuse",
+        on_overflow="clip" if profile.clips_overflow or count in (None, body.n_predict) else "refuse",
         model=_model(body.model, reading),
         adapter=_adapter(body, reading),
         lines=llama.line_limits(body.n_indent, body.t_max_predict_ms) if speaks_llama else None,
@@ -313,7 +317,7 @@ _SAMPLERS = (
 )  # fmt: skip
 _READ_SAMPLERS = attrgetter(*_SAMPLERS, "nsigma")
 _READ_BUDGETS, _NO_BUDGETS = attrgetter(*thinking.BUDGETS), (None,) * len(thinking.BUDGETS)
-_OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DRY)
+_OF_DRY = tuple(name for name, parameter in PARAMETERS.items() if parameter.needs is Need.DRY)
 
 
 def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -476,8 +480,8 @@ def _whole_vocabulary(name: str, vocab_size: int, reading: Reading) -> int:
 
 
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    own, limits = reading.profile.max_stop_strings, reading.model.limits
-    limit = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
+    most, limits = reading.profile.max_stop_strings, reading.model.limits
+    limit = limits.max_stop_strings if most is None else min(most, limits.max_stop_strings)
     return read_texts("stop", body.stop, limit, limits.max_word_chars, reading.profile)
 
 

@@ -58,8 +58,8 @@ def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: in
         REASONING_TOKENS: reasoning_tokens,
         **{name: getattr(body, name) for name in BUDGETS},
     }
-    given = {name: value for name, value in said.items() if value is not None}
-    (first, budget), *others = given.items()
+    present = {name: value for name, value in said.items() if value is not None}
+    (first, budget), *others = present.items()
     for name, value in others:
         if value != budget:
             message = f"{name} must be the same as {first} ({budget}), got {value}; give one of them"

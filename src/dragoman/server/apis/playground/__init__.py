@@ -68,7 +68,7 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    found = {one.name: one.read_bytes() for one in files(__package__).joinpath("page").iterdir() if one.is_file()}
+    found = {file.name: file.read_bytes() for file in files(__package__).joinpath("page").iterdir() if file.is_file()}
     return {name: _asset(name, body) for name, body in found.items() if _kind(name) in MEDIA_TYPES}
 
 
@@ -91,7 +91,7 @@ def _kind(name: str) -> str:
 
 def _matches(if_none_match: str, tag: str) -> bool:
     """True if an If-None-Match header names the tag, or all tags (RFC 9110, 13.1.2: weak comparison)."""
-    known = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
+    known = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return tag in known or known == ["*"]
 
 

@@ -61,12 +61,12 @@ class Backgrounds:
 
     def _keep(self, response_id: str, record: RecordedAnswer) -> None:
         self._records[response_id] = record
-        size = sum(one.size_bytes for one in self._records.values())
-        for name, one in list(self._records.items()):
+        size = sum(record.size_bytes for record in self._records.values())
+        for name, entry in list(self._records.items()):
             if size <= MAX_KEPT_BYTES:
                 break
-            if one.is_over:
-                size -= one.size_bytes
+            if entry.is_over:
+                size -= entry.size_bytes
                 del self._records[name]
 
     async def _make(self, record: RecordedAnswer, exchange: Exchange, asking: Asking, proceed: Proceed) -> None:

@@ -79,14 +79,14 @@ async def _fits(prompt: ChatPrompt, room: int, service: TokenizingService) -> bo
 
 def _shortened(messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
     """The conversation, ever shorter: first without its oldest turns, then without what followed the last question."""
-    num_leading = next((i for i, one in enumerate(messages) if one["role"] != "system"), len(messages))
+    num_leading = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     leading, rest = tuple(messages[:num_leading]), messages[num_leading:]
-    asked = [i for i, one in enumerate(rest) if one["role"] == "user"]
+    asked = [i for i, message in enumerate(rest) if message["role"] == "user"]
     for begin in asked[1:] if asked and asked[0] == 0 else asked:
         yield (*leading, *rest[begin:])
     if asked:
         question, after = rest[asked[-1]], rest[asked[-1] + 1 :]
-        steps = [i for i, one in enumerate(after) if one["role"] != "tool"]
+        steps = [i for i, message in enumerate(after) if message["role"] != "tool"]
         for begin in steps[1:]:
             yield (*leading, question, *after[begin:])
 
@@ -215,21 +215,21 @@ class ResponsesDialect:
         self, raw: Mapping[str, Any], body: ResponsesBody, response_id: str, caller: str, store: ResponseStore
     ) -> tuple[Item, ...]:
         """The items of this call's own input, as they are stored; references are resolved."""
-        profile, given = self._profile.wire, body.input
-        if given is None:
+        profile, prompt = self._profile.wire, body.input
+        if prompt is None:
             if body.previous_response_id is not None:
                 return ()
             raise profile.missing("input", "a text or an array of items")
-        if given == "" and profile.refuses_empty_prompt:
+        if prompt == "" and profile.refuses_empty_prompt:
             raise profile.fault("input", "empty", "input must not be empty")
-        if given == [] and body.previous_response_id is None:
+        if prompt == [] and body.previous_response_id is None:
             raise profile.fault("input", "no_items", "input must hold at least one item, got []")
-        if isinstance(given, str):
-            given, sent = [InputItem(role="user", content=given)], [{"role": "user", "content": given}]
+        if isinstance(prompt, str):
+            prompt, sent = [InputItem(role="user", content=prompt)], [{"role": "user", "content": prompt}]
         else:
             sent = raw["input"]
         items: list[Item] = []
-        for position, (item, written) in enumerate(zip(given, sent, strict=True)):
+        for position, (item, written) in enumerate(zip(prompt, sent, strict=True)):
             kind = type_of(item)
             if kind == "item_reference":
                 items.append(self._referred(item, f"input[{position}]", caller, store))

@@ -185,7 +185,7 @@ class Conversation:
 
     def _add_reasoning(self, item: InputItem) -> None:
         parts = item.content if isinstance(item.content, list) and item.content else item.summary or []
-        text = item.content if isinstance(item.content, str) else PART_SEPARATOR.join(one.text or "" for one in parts)
+        text = item.content if isinstance(item.content, str) else PART_SEPARATOR.join(part.text or "" for part in parts)
         if text:
             turn = self._open_turn(is_new=self._turn is not None and bool(self._turn["content"]))
             if "reasoning_content" in turn:

@@ -266,15 +266,19 @@ def top_logprobs(body: ResponsesBody, reading: Reading, profile: ResponsesProfil
 
 def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseFormat | None, Grammar | None]:
     """The body's format as the grammars read it, and the grammar of `text.format`. Raises: InvalidRequest."""
-    own = None if body.text is None else body.text.format
-    if own is None:
+    text_format = None if body.text is None else body.text.format
+    if text_format is None:
         return body.response_format, None
     if body.response_format is not None:
         raise profile.conflict("response_format", "text.format")
-    check_word("text.format.type", own.type, ("text", "json_object", "json_schema"), profile)
-    if own.type == "json_schema" and own.schema is None:
+    check_word("text.format.type", text_format.type, ("text", "json_object", "json_schema"), profile)
+    if text_format.type == "json_schema" and text_format.schema is None:
         raise profile.missing("text.format.schema", "a JSON schema")
-    asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None, strict=own.strict)
+    asked = ResponseFormat(
+        type=text_format.type,
+        schema=text_format.schema if text_format.type == "json_schema" else None,
+        strict=text_format.strict,
+    )
     return asked, read_response_format("text.format", asked, profile)
 
 
@@ -285,19 +289,19 @@ def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
 
 def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None) -> dict[str, str]:
     """Fields without effect that only this API has, and why: the known ones in the order of `IGNORED`, then others."""
-    given = {name for name in IGNORED if name in raw}
+    ignored = {name for name in IGNORED if name in raw}
     if logprobs is not None or not body.top_logprobs:
-        given.discard("top_logprobs")
+        ignored.discard("top_logprobs")
     if body.text is not None and body.text.verbosity is not None:
-        given.add("text.verbosity")
+        ignored.add("text.verbosity")
     if ENCRYPTED in (body.include or ()):
-        given.add(f"include[{ENCRYPTED}]")
+        ignored.add(f"include[{ENCRYPTED}]")
     options = body.stream_options
     if options is not None and options.include_usage is not None:
-        given.add("stream_options.include_usage")
+        ignored.add("stream_options.include_usage")
     if options is not None and options.is_continuous:
-        given.add("stream_options.continuous_usage_stats")
-    known = {name: why for name, why in IGNORED.items() if name in given}
+        ignored.add("stream_options.continuous_usage_stats")
+    known = {name: why for name, why in IGNORED.items() if name in ignored}
     return {**known, **dict.fromkeys(_unknown_inside(raw), "")}
 
 
@@ -311,7 +315,9 @@ def _unknown_inside(raw: Mapping[str, Any]) -> list[str]:
     ]
     tools = raw.get("tools") or ()
     functions = (tool.get("function", tool) for tool in tools if isinstance(tool, dict))
-    return found + [f"tools.{name}" for one in functions for name in one if name not in (*TOOL_FIELDS, "type")]
+    return found + [
+        f"tools.{name}" for function in functions for name in function if name not in (*TOOL_FIELDS, "type")
+    ]
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------
@@ -353,8 +359,8 @@ def _function(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str,
         value = function.get(name)
         if value is not None and not isinstance(value, kinds):
             raise profile.wrong(f"{path}.{name}", words, value, "type")
-    own = {name: function[name] for name in TOOL_FIELDS if name in function}
-    return checked_function(own, path, profile)
+    definition = {name: function[name] for name in TOOL_FIELDS if name in function}
+    return checked_function(definition, path, profile)
 
 
 _STRICT = ("strict", bool, "true or false")

@@ -74,7 +74,7 @@ class ResponseDisk:
         """The responses and their bytes, the longest unused first; unfinished ones have failed. Called once, on a thread."""
         self._records = Records(self._directory, ResponseDocument)
         documents = []
-        for found in sorted(self._records.all(), key=lambda one: one.used_s):
+        for found in sorted(self._records.all(), key=lambda record: record.used_s):
             document = found
             if not found.has_ended:
                 failure = ResponseFailure("server_error", "the server ended while the response was made")
@@ -260,7 +260,7 @@ class ResponseStore:
         if len(self._running) > 64:
             calls = set(self._running_calls())
             if len(self._running) > 2 * len(calls):
-                self._running = {key: one for key, one in self._running.items() if one.call_id in calls}
+                self._running = {key: call for key, call in self._running.items() if call.call_id in calls}
 
     # --- stored -------------------------------------------------------------------------------------------------------
 

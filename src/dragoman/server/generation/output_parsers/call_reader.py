@@ -237,14 +237,14 @@ class JsonCallReader(PiecewiseReader):
             found = json.loads(written, strict=False, parse_constant=_refuse)
         except (ValueError, RecursionError):
             found = None
-        given: Any = None
+        arguments: Any = None
         if isinstance(found, dict) and isinstance(name := found.get(self._name_key), str) and self._set_name(name):
-            given = next((found[key] for key in ARGUMENT_KEYS if found.get(key) is not None), {})
-        if isinstance(given, dict):
+            arguments = next((found[key] for key in ARGUMENT_KEYS if found.get(key) is not None), {})
+        if isinstance(arguments, dict):
             part = written[self._begin : self._end]
-            self._write(part if json_value(part) == given else json.dumps(given, ensure_ascii=False))
-        elif isinstance(given, str) and isinstance(json_value(given), dict):
-            self._write(given)
+            self._write(part if json_value(part) == arguments else json.dumps(arguments, ensure_ascii=False))
+        elif isinstance(arguments, str) and isinstance(json_value(arguments), dict):
+            self._write(arguments)
         else:
             self._fail()
 

@@ -61,20 +61,20 @@ class HarmonyOutput:
 
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """The client's grammar, in its message, or a call; None = free text."""
-        own = request.sampling.grammar
+        grammar = request.sampling.grammar
         if not isinstance(request.prompt, ChatPrompt) or MESSAGE in _open_message(prompt_text):
-            return own
+            return grammar
         wish = wish_of(request) if self.reads_calls else None
-        if wish is None and own is None:
+        if wish is None and grammar is None:
             return None
         ends = [] if wish is None else ["call"]
         if wish is None or not wish.is_forced:
             ends.append(
-                f'{self.marks.lark(CHANNEL)} "final" {self.marks.lark(MESSAGE)} {"TEXT" if own is None else "@output"}'
+                f'{self.marks.lark(CHANNEL)} "final" {self.marks.lark(MESSAGE)} {"TEXT" if grammar is None else "@output"}'
             )
         start = f"start: (before next)* ({' | '.join(ends)})\n{self._rules(wish)}"
-        if own is not None and (wish is None or not wish.is_forced):
-            return replace(own, frame=start, covers_tool_calls=wish is not None, needs_frame=True)
+        if grammar is not None and (wish is None or not wish.is_forced):
+            return replace(grammar, frame=start, covers_tool_calls=wish is not None, needs_frame=True)
         return Grammar("lark", start, covers_tool_calls=True, param="tools")
 
     def parser(self, request: GenerationRequest, prompt_text: str) -> TextParser | None:

@@ -54,18 +54,18 @@ class OutputFormat:
 
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """None = free text. Raises: InvalidParameter if a tool that must be called is too strict for the format."""
-        own = request.sampling.grammar
+        grammar = request.sampling.grammar
         if not isinstance(request.prompt, ChatPrompt):
-            return own
+            return grammar
         opening, wish = self._opening(request, prompt_text), wish_of(request)
         if self._call_grammar is None or wish is None:
-            return self._with_reasoning(own, opening)
+            return self._with_reasoning(grammar, opening)
         if wish.is_forced:
             return self._call_grammar.forced(replace(wish, own=None), opening)
         try:
             return self._call_grammar.optional(wish, opening)
         except InvalidParameter:
-            return self._with_reasoning(own, opening)
+            return self._with_reasoning(grammar, opening)
 
     def parser(self, request: GenerationRequest, prompt_text: str) -> TextParser | None:
         calls = self._call_parser(request) if request.parse_tool_calls else None
@@ -133,12 +133,12 @@ class OutputFormat:
             return "closed"
         return self.reasoning.opening(prompt_text, _continued(prompt))
 
-    def _with_reasoning(self, own: Grammar | None, opening: Opening) -> Grammar | None:
-        if own is None or self.reasoning is None or opening == "closed":
-            return own
+    def _with_reasoning(self, grammar: Grammar | None, opening: Opening) -> Grammar | None:
+        if grammar is None or self.reasoning is None or opening == "closed":
+            return grammar
         preamble = self.reasoning.preamble(opening)
         frame = f"start: {preamble.lark}{self.reasoning.around('@output')}\n{preamble.rules}"
-        return replace(own, frame=frame, needs_frame=opening == "open")
+        return replace(grammar, frame=frame, needs_frame=opening == "open")
 
 
 def _continued(prompt: ChatPrompt) -> str:
@@ -208,7 +208,7 @@ def wish_of(request: GenerationRequest) -> Wish | None:
         return None
     is_single = choice == "named"
     return Wish(
-        tools=tuple(one for one in prompt.tools if not is_single or one["function"]["name"] == request.called_tool),
+        tools=tuple(tool for tool in prompt.tools if not is_single or tool["function"]["name"] == request.called_tool),
         is_forced=choice not in _FREE_CHOICES,
         is_parallel=request.parallel_tool_calls and not is_single,
         own=request.sampling.grammar,
@@ -218,8 +218,8 @@ def wish_of(request: GenerationRequest) -> Wish | None:
 def schemas_of(request: GenerationRequest) -> Schemas:
     tools = request.prompt.tools if isinstance(request.prompt, ChatPrompt) else ()
     functions = [tool["function"] for tool in tools]
-    given = {function["name"]: function.get("parameters") for function in functions}
-    return {name: schema if isinstance(schema, dict) else {} for name, schema in given.items()}
+    schemas = {function["name"]: function.get("parameters") for function in functions}
+    return {name: schema if isinstance(schema, dict) else {} for name, schema in schemas.items()}
 
 
 @dataclass(frozen=True, slots=True)

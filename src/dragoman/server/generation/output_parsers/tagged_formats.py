@@ -236,7 +236,7 @@ def _nested_value(text: str, schema: Any, root: Schema, depth: int = _MAX_DEPTH)
         inner = _member_schema(known, key)
         members.setdefault(key, []).append(_nested_value(value, inner, root, depth - 1))
     # A tag that is repeated is an array, as in other XML.
-    values = {key: own[0] if len(own) == 1 else f"[{', '.join(own)}]" for key, own in members.items()}
+    values = {key: texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" for key, texts in members.items()}
     return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in values.items()) + "}"
 
 

@@ -78,8 +78,8 @@ def arguments_rule(function: Function) -> str:
 
 def arguments_schema(function: Function) -> dict[str, Any]:
     """Allows named properties only. Parts that the compiler does not know are left out; they were reported before."""
-    given = enforceable(function.get("parameters") or {}).schema
-    schema = {"type": "object", "properties": {}, **given} if isinstance(given, dict) else {"type": "object"}
+    parameters = enforceable(function.get("parameters") or {}).schema
+    schema = {"type": "object", "properties": {}, **parameters} if isinstance(parameters, dict) else {"type": "object"}
     if not COMBINING & schema.keys():
         schema.setdefault("additionalProperties", False)
     schema.pop("x-guidance", None)

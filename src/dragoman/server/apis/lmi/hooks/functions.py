@@ -189,8 +189,8 @@ class Handler:
     @property
     def is_async(self) -> bool:
         return any(
-            is_kind(one)
-            for one in (self.function, getattr(self.function, "__call__", None))  # noqa: B004  # the method itself
+            is_kind(candidate)
+            for candidate in (self.function, getattr(self.function, "__call__", None))  # noqa: B004  # the method itself
             for is_kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         )
 

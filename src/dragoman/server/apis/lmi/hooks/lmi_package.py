@@ -79,7 +79,7 @@ class Service:
         if parsed.errors:
             return Output().error("; ".join(dict.fromkeys(parsed.errors.values())))
         parameters = parsed.parameters or [{}]
-        if any(one != parameters[0] for one in parameters):
+        if any(other != parameters[0] for other in parameters):
             raise ValueError(f"all prompts of a request must have the same parameters, got {parameters}")
         prompts: Any = parsed.input_data[0] if len(parsed.input_data) == 1 else parsed.input_data
         made: Output = inputs.model.answer(

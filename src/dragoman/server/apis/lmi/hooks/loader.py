@@ -91,11 +91,11 @@ def load_hooks(
 def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | None:
     """A name may lack .py, or be a path. None if none was named and there is no model.py. Raises: HookLoadError."""
     if entry_point is None or not is_own_entry_point(entry_point):
-        return next((path for path in (one / DEFAULT_NAME for one in directories) if path.is_file()), None)
+        return next((path for path in (directory / DEFAULT_NAME for directory in directories) if path.is_file()), None)
     if "://" in entry_point:
         raise HookLoadError(f"option.entryPoint={entry_point}: must be a file on this machine; code is not downloaded")
     names = [entry_point] if entry_point.endswith(".py") else [entry_point, f"{entry_point}.py"]
-    for path in [one / name for one in directories for name in names]:
+    for path in [directory / name for directory in directories for name in names]:
         if path.is_file() and path.suffix == ".py":
             return path
     raise HookLoadError(
@@ -120,10 +120,10 @@ def _run(importer: FileImporter, path: Path) -> ModuleType:
 
 def own_traceback(error: BaseException, path: Path) -> str:
     """The traceback from the operator's file on: how it was reached from here tells an operator nothing."""
-    own = error.__traceback__
-    while own is not None and own.tb_frame.f_code.co_filename != str(path.resolve()):
-        own = own.tb_next
-    return "".join(traceback.format_exception(type(error), error, own)).rstrip()
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(path.resolve()):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
 
 def _handler(path: Path, module: ModuleType, name: str, *, is_entry_point: bool) -> Handler | None:
@@ -249,7 +249,7 @@ class _OwnImports(ast.NodeTransformer):
             made.append(ast.Import([ast.alias(f"{self._package}.{alias.name}", alias.asname or top)]))
             if dot and alias.asname is None:
                 made.append(ast.Import([ast.alias(f"{self._package}.{top}", top)]))
-        return [ast.copy_location(one, node) for one in made]
+        return [ast.copy_location(statement, node) for statement in made]
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         if node.level == 0 and node.module and node.module.partition(".")[0] in self._names:

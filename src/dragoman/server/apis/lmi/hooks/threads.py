@@ -171,8 +171,8 @@ class HandlerLoop:
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), loop))
         except asyncio.CancelledError:
-            own = asyncio.current_task()
-            if own is not None and not own.cancelling():
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
                 raise HookError("The handlers' event loop was blocked by another call and abandoned") from None
             is_free = threading.Event()
             with suppress(RuntimeError):  # it was closed

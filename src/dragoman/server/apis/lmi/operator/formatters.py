@@ -102,14 +102,14 @@ class HookedDialect:
 
         Only the operator's code can name a function of the file: a client could otherwise call any of them.
         """
-        own = described.output_formatter
-        if not isinstance(own, str) and not callable(own):
+        formatter = described.output_formatter
+        if not isinstance(formatter, str) and not callable(formatter):
             asked = payload.parameters.get("output_formatter")
             return None if asked in FORMATTERS else self._hooks.output_formatter
-        if isinstance(own, str) and own in FORMATTERS:
-            return own
+        if isinstance(formatter, str) and formatter in FORMATTERS:
+            return formatter
         try:
-            return self._hooks.named(own) if isinstance(own, str) else OutputFormatter(own)
+            return self._hooks.named(formatter) if isinstance(formatter, str) else OutputFormatter(formatter)
         except (TypeError, ValueError, HookLoadError) as error:
             raise bad_input(str(error)) from error
 
@@ -131,17 +131,17 @@ def _payload_of(described: io.RequestInput) -> Payload:
         raise bad_input(f"'parameters' must be a dict, got {type(described.parameters).__name__}")
     parameters = dict(described.parameters)
     if callable(parameters.get("output_formatter")):
-        own = parameters.pop("output_formatter")
-        described.output_formatter = described.output_formatter or own
+        formatter = parameters.pop("output_formatter")
+        described.output_formatter = described.output_formatter or formatter
     return Payload(getattr(described, "input_text", None), parameters)
 
 
 def _for_prompt(described: io.RequestInput, text: str) -> io.RequestInput:
     if getattr(described, "input_text", None) == text:
         return described
-    own = copy.copy(described)
-    own.input_text = text  # type: ignore[attr-defined]  # a TextInput, or a class of the operator's that is like one
-    return own
+    copied = copy.copy(described)
+    copied.input_text = text  # type: ignore[attr-defined]  # a TextInput, or a class of the operator's that is like one
+    return copied
 
 
 def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, context: Mapping[str, Any], run: Runner) -> Dialects:
@@ -308,5 +308,8 @@ def written_by(formatter: OutputFormatter, call: Call, body: Mapping[str, Any]) 
     """The encoder of a call that a handler makes with an output formatter of its own."""
     texts = body["inputs"] if isinstance(body["inputs"], list) else [body["inputs"]]
     described = [io.TextInput(input_text=text, parameters=dict(body.get("parameters", {}))) for text in texts]
-    states = [OutputState(request, one, has_index=False) for request, one in zip(call.requests, described, strict=True)]
+    states = [
+        OutputState(request, description, has_index=False)
+        for request, description in zip(call.requests, described, strict=True)
+    ]
     return HookedEncoder(formatter, call.encoder, states)

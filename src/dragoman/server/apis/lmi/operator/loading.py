@@ -127,7 +127,7 @@ class HookTokenizer:
         if isinstance(text, str):
             ids = self.encode(text, add_special_tokens)
             return {"input_ids": ids, "attention_mask": [1] * len(ids)}
-        rows = [self.encode(one, add_special_tokens) for one in text]
+        rows = [self.encode(line, add_special_tokens) for line in text]
         return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
