@@ -188,10 +188,10 @@ def start_logging(writer: BackgroundWriter, formatter: logging.Formatter, level:
     threading.excepthook = _tell_thread
 
 
-def _tell_thread(told: threading.ExceptHookArgs) -> None:
-    if told.exc_type is not SystemExit:
-        name = "" if told.thread is None else told.thread.name
-        logging.getLogger("dragoman").error("the thread %s ended", name, exc_info=told.exc_value)
+def _tell_thread(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_type is not SystemExit:
+        name = "" if failure.thread is None else failure.thread.name
+        logging.getLogger("dragoman").error("the thread %s ended", name, exc_info=failure.exc_value)
 
 
 def tell_task(loop: AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -204,11 +204,11 @@ Asked = tuple[str, str, Need, Any]
 """The client's name of a parameter, the parameter's, the condition of its effect, the value."""
 
 
-def idle_parameters(asked: Iterable[Asked], lacking: Collection[Need]) -> dict[str, str]:
+def idle_parameters(rows: Iterable[Asked], lacking: Collection[Need]) -> dict[str, str]:
     """The parameters without effect because of `lacking` conditions, by the client's names, with reasons."""
     return {
         name: f"it acts only {needs}"
-        for name, parameter, needs, value in asked
+        for name, parameter, needs, value in rows
         if needs in lacking and asks_for_something(parameter, value)
     }
 
@@ -246,8 +246,8 @@ def neutral_value(name: str) -> Any:
 
 def bounds_of(*names: str, **renamed: str) -> dict[str, Bounds]:
     """The ranges of parameters, by their names or an API's (its name = the parameter's)."""
-    asked = {**dict(zip(names, names, strict=True)), **renamed}
-    found = {name: PARAMETERS[ALIASES.get(neutral, neutral)].bounds for name, neutral in asked.items()}
+    spelled = {**dict(zip(names, names, strict=True)), **renamed}
+    found = {name: PARAMETERS[ALIASES.get(neutral, neutral)].bounds for name, neutral in spelled.items()}
     return {name: bounds for name, bounds in found.items() if bounds is not None}
 
 

@@ -382,10 +382,10 @@ class Standing(msgspec.Struct, frozen=True):
     share: int = 1
     is_background: bool = False
 
-    def priority_of(self, asked: int) -> int:
+    def priority_of(self, wanted: int) -> int:
         if self.priority is None:
-            return asked
-        return min(asked, self.priority) if asked else self.priority
+            return wanted
+        return min(wanted, self.priority) if wanted else self.priority
 
 
 USUAL_STANDING = Standing()

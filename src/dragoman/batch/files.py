@@ -182,8 +182,8 @@ def _shown(raw: msgspec.Raw | None) -> str:
 
 
 def _wrong(number: int, custom_id: str | None, name: str, shown: str, allowed: str) -> BadLine:
-    told = f"{name} is missing" if shown == "missing" else f"{name} {shown}"
-    return BadLine(number, custom_id, "invalid_request", f"line {number}: {told}: must be {allowed}", name)
+    message = f"{name} is missing" if shown == "missing" else f"{name} {shown}"
+    return BadLine(number, custom_id, "invalid_request", f"line {number}: {message}: must be {allowed}", name)
 
 
 def _plain(error: Exception) -> str:
@@ -297,8 +297,8 @@ class AnswerFile:
                 try:
                     read = msgspec.json.decode(line, type=AnswerLine)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    told = " ".join(str(error).split())
-                    raise BatchError(f"{self.path} line {number}: {told}; {_ALLOWED}") from None
+                    reason = " ".join(str(error).split())
+                    raise BatchError(f"{self.path} line {number}: {reason}; {_ALLOWED}") from None
                 source = read.error.line if read.error is not None and read.error.line is not None else 0
                 yield Answered(number, read.custom_id, key_of(read.custom_id, source), not read.is_good)
 

@@ -175,26 +175,26 @@ class Batch:
     async def _work(self, left: Iterator[BatchRequest | BadLine]) -> None:
         """Answer one line after the other; all workers take from the same `left`."""
         tally = self.files.tally
-        for asked in left:
-            if isinstance(asked, BadLine):
-                self.files.answers.add(bad_line(asked))
+        for entry in left:
+            if isinstance(entry, BadLine):
+                self.files.answers.add(bad_line(entry))
                 tally.num_bad += 1
                 tally.num_errors += 1
                 await asyncio.sleep(0)  # a file of bad lines must not block other tasks
             else:
-                answer = await self._answer(asked)
+                answer = await self._answer(entry)
                 request_id = answer.headers.get("x-request-id", "")
-                self.files.answers.add(answer_line(asked.custom_id, answer.status, request_id, answer.body))
+                self.files.answers.add(answer_line(entry.custom_id, answer.status, request_id, answer.body))
                 self._count(answer)
             self.watch(tally)
 
-    async def _answer(self, asked: BatchRequest) -> Answer:
+    async def _answer(self, request: BatchRequest) -> Answer:
         """Raises: BatchError."""
         num_repeats, delay_s, failing_since = 0, FIRST_DELAY_S, 0.0
         while True:
             wait_s = delay_s
             try:
-                answer = await self.sender.send(asked.path, asked.body)
+                answer = await self.sender.send(request.path, request.body)
             except Unreachable as error:
                 failing_since = failing_since or time.monotonic()
                 if time.monotonic() - failing_since >= self.patience_s:

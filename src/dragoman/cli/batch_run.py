@@ -32,17 +32,17 @@ TIMEOUT_S = 3600.0  # for an answer; bounds silently dead connections
 _LINE_S = 30.0  # between lines of progress without a terminal
 
 
-def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
+def run(config: Config | None, arguments: BatchArguments, console: Console) -> int:
     """Answer the file and return the exit code: 0, or 3 if there are errors among the answers.
 
     128 and a signal's number = that signal stopped it. `config` None = the server at `asked.url` answers.
     """
-    with AnswerFile(asked.answers) as answers:
+    with AnswerFile(arguments.answers) as answers:
         console.display("reading", 0.0)
-        files = open_files(asked.requests, answers, retries_errors=asked.retry_errors)
+        files = open_files(arguments.requests, answers, retries_errors=arguments.retry_errors)
         console.display.finish()
         with asyncio.Runner() as runner:
-            stopped_by = runner.run(_run(config, asked, files, console))
+            stopped_by = runner.run(_run(config, arguments, files, console))
     console.stdout.write(_summary(files.tally))
     if stopped_by is not None:
         console.tell(f"stopped; the same command goes on with the {files.tally.num_left} lines that are left")
@@ -50,7 +50,7 @@ def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
     return HAS_ERRORS if files.tally.has_errors else 0
 
 
-async def _run(config: Config | None, asked: BatchArguments, files: BatchFiles, console: Console) -> int | None:
+async def _run(config: Config | None, arguments: BatchArguments, files: BatchFiles, console: Console) -> int | None:
     """Run the batch. Returns the signal that stopped it, None = it is finished. Raises: the errors that `run` reports."""
     task = asyncio.current_task()
     assert task is not None
@@ -68,7 +68,7 @@ async def _run(config: Config | None, asked: BatchArguments, files: BatchFiles, 
         loop.add_signal_handler(number, stop, number)
         handle_once(number)
     try:
-        await _asked_all(config, asked, files, console)
+        await _asked_all(config, arguments, files, console)
     except asyncio.CancelledError:
         if not found:
             raise
@@ -76,7 +76,7 @@ async def _run(config: Config | None, asked: BatchArguments, files: BatchFiles, 
     return None
 
 
-async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchFiles, console: Console) -> None:
+async def _asked_all(config: Config | None, arguments: BatchArguments, files: BatchFiles, console: Console) -> None:
     if not files.tally.num_left:
         return
     progress = AnswerDisplay(console.stderr)
@@ -85,7 +85,7 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
         if config is None:
             concurrency = CONCURRENCY_ELSEWHERE
             sender = stack.enter_context(
-                closing(HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", "")))
+                closing(HttpSender(str(arguments.url), console.variables.get("DRAGOMAN_API_KEY", "")))
             )
         else:
             from dragoman.cli.local_app import app_sender  # imports the server, which takes a second
@@ -93,7 +93,7 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
             concurrency = FILLS_ENGINE * config.engine.max_num_seqs
             sender = await stack.enter_async_context(app_sender(config, console.display))
         stack.callback(progress.finish)
-        await Batch(files, sender, asked.concurrency or concurrency, progress).run()
+        await Batch(files, sender, arguments.concurrency or concurrency, progress).run()
 
 
 class HttpSender:
@@ -116,9 +116,9 @@ class HttpSender:
         except (OSError, NotHttp) as error:
             raise Unreachable(f"{self._url} does not answer: {error or type(error).__name__}") from error
         if answer.status in REFUSED:
-            told = answer.body[:300].decode("utf-8", "replace").strip()
+            text = answer.body[:300].decode("utf-8", "replace").strip()
             hint = "set the variable DRAGOMAN_API_KEY to a key that it takes"
-            raise BatchError(f"{self._url} answered {answer.status}: {' '.join(told.split())}; {hint}")
+            raise BatchError(f"{self._url} answered {answer.status}: {' '.join(text.split())}; {hint}")
         return Answer(answer.status, answer.headers, answer.body)
 
     def close(self) -> None:
@@ -181,11 +181,11 @@ def _summary(tally: Tally) -> str:
         counts.append(f"{tally.num_before} before{errors}")
     if tally.num_left:
         counts.append(f"{tally.num_left} left")
-    told = f"{tally.num_lines} lines: {', '.join(counts)}; {tally.seconds:.1f} s"
+    line = f"{tally.num_lines} lines: {', '.join(counts)}; {tally.seconds:.1f} s"
     if tally.prompt_tokens or tally.completion_tokens:
         total = tally.prompt_tokens + tally.completion_tokens
-        told += f", {tally.prompt_tokens} prompt and {tally.completion_tokens} completion tokens"
-        told += (
+        line += f", {tally.prompt_tokens} prompt and {tally.completion_tokens} completion tokens"
+        line += (
             f", {tally.completion_tokens / tally.seconds:.0f} completion tokens/s ({total / tally.seconds:.0f} of all)"
         )
-    return told + "\n"
+    return line + "\n"

@@ -208,8 +208,8 @@ def _refuse_contradictions(words: ReadWords) -> None:
 def _target(words: ReadWords) -> Target | None:
     places = words.others
     if len(places) != 1:
-        told = f"{places[1]} ({SOURCE}): unexpected; one URL may be given" if places else ""
-        words.problems.append(told or "URL: is needed, as in http://127.0.0.1:8080")
+        message = f"{places[1]} ({SOURCE}): unexpected; one URL may be given" if places else ""
+        words.problems.append(message or "URL: is needed, as in http://127.0.0.1:8080")
         return None
     try:
         return read_target(as_url(places[0]))
@@ -268,9 +268,9 @@ def _counts(run: Run) -> str:
     return f"{len(run.samples) - run.failed} answered, {run.failed} failed"
 
 
-def run(_: object, asked: BenchArguments, console: Console) -> int:
+def run(_: object, arguments: BenchArguments, console: Console) -> int:
     display = BenchDisplay(console.stderr)
-    benchmark = Benchmark(asked.settings, display)
+    benchmark = Benchmark(arguments.settings, display)
     code = 0
     try:
         _drive(benchmark)
@@ -283,7 +283,7 @@ def run(_: object, asked: BenchArguments, console: Console) -> int:
     display.finish()
     if code == 0 or benchmark.report.points:
         console.stdout.write(report_text(benchmark.report))
-        problems = _written(benchmark.report, asked)
+        problems = _written(benchmark.report, arguments)
         console.tell(*problems)
         is_answered = any(point.measures.answered for point in benchmark.report.points)
         code = code or (FAILED if problems or not is_answered else 0)
@@ -301,7 +301,7 @@ def _drive(benchmark: Benchmark) -> None:
         runner.run(benchmark.run())
 
 
-def _written(report: Report, asked: BenchArguments) -> list[str]:
+def _written(report: Report, arguments: BenchArguments) -> list[str]:
     """Write the files. Returns a line for each failure."""
     problems = []
 
@@ -316,8 +316,8 @@ def _written(report: Report, asked: BenchArguments) -> list[str]:
         except (OSError, ValueError) as error:
             problems.append(f"{cite(name, path)}: {error}")
 
-    write("json", asked.json)
-    write("plot", asked.plot)
+    write("json", arguments.json)
+    write("plot", arguments.plot)
     return problems
 
 

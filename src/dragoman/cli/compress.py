@@ -50,8 +50,8 @@ class CompressArguments:
 def read_compress(words: ReadWords) -> CompressArguments | None:
     places = [Path(word) for word in words.others]
     if len(places) != 2:
-        told = "needs two directories, the model's and a new one for what is written"
-        words.problems.append(f"{told}; there are {len(places)}")
+        message = "needs two directories, the model's and a new one for what is written"
+        words.problems.append(f"{message}; there are {len(places)}")
     try:
         re.compile(words.values["skip"] or "")
     except re.error as error:
@@ -61,49 +61,49 @@ def read_compress(words: ReadWords) -> CompressArguments | None:
     return words.made(CompressArguments, model=bundled_or(places[0]), out=places[1])
 
 
-def run(_: object, asked: CompressArguments, console: Console) -> int:
+def run(_: object, arguments: CompressArguments, console: Console) -> int:
     """Write the checkpoint and print a summary. A failure leaves no files."""
     from dragoman.tools.compress.compression import compress
     from dragoman.tools.compress.scaling import Packing
 
-    _check_paths(asked)
-    packing = Packing(int(asked.bits), int(asked.group_size))
-    done = compress(asked.model, asked.out, packing, _windows(asked), asked.skip, console.display)
+    _check_paths(arguments)
+    packing = Packing(int(arguments.bits), int(arguments.group_size))
+    done = compress(arguments.model, arguments.out, packing, _windows(arguments), arguments.skip, console.display)
     console.display.finish()
-    scaled = f", {done.num_scaled} of them scaled by what they read" if asked.text is not None else ""
+    scaled = f", {done.num_scaled} of them scaled by what they read" if arguments.text is not None else ""
     console.stdout.write(
-        f"{asked.out}: {done.num_matrices} matrices in {asked.bits} bits{scaled}; {done.num_bytes / _MIB:.1f} MiB\n"
+        f"{arguments.out}: {done.num_matrices} matrices in {arguments.bits} bits{scaled}; {done.num_bytes / _MIB:.1f} MiB\n"
     )
     return 0
 
 
-def _check_paths(asked: CompressArguments) -> None:
+def _check_paths(arguments: CompressArguments) -> None:
     """Raises: ConfigError."""
-    if asked.out.exists() or asked.out.is_symlink():
-        raise ConfigError([f"{asked.out}: must be a directory that does not exist yet"])
-    if not asked.out.absolute().parent.is_dir():
-        raise ConfigError([f"{asked.out}: must be a new directory inside an existing one"])
-    if is_gguf(asked.model):
-        told = "is a GGUF, whose weights are compressed already; must be a model directory with *.safetensors files"
-        raise ConfigError([f"{asked.model}: {told}, but `dragoman serve {asked.model}` serves it as it is"])
+    if arguments.out.exists() or arguments.out.is_symlink():
+        raise ConfigError([f"{arguments.out}: must be a directory that does not exist yet"])
+    if not arguments.out.absolute().parent.is_dir():
+        raise ConfigError([f"{arguments.out}: must be a new directory inside an existing one"])
+    if is_gguf(arguments.model):
+        message = "is a GGUF, whose weights are compressed already; must be a model directory with *.safetensors files"
+        raise ConfigError([f"{arguments.model}: {message}, but `dragoman serve {arguments.model}` serves it as it is"])
 
 
-def _windows(asked: CompressArguments) -> list[Window]:
+def _windows(arguments: CompressArguments) -> list[Window]:
     """The windows of text for calibration, [] without a text. Raises: ConfigError, ModelError."""
-    if asked.text is None:
+    if arguments.text is None:
         return []
     from dragoman.models.config import read_config
     from dragoman.models.families import read_model
     from dragoman.tokenizer.hf_tokenizer import load_tokenizer
     from dragoman.tools.evaluate import EvaluationError, cut_text, read_text, tokens_of
 
-    context = read_model(read_config(asked.model)).facts.max_position
-    if asked.window is not None and asked.window > context:
-        raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])
-    window = asked.window or min(context, _MOST_WINDOW)
-    with citing_option("text", asked.text, EvaluationError):
-        tokens = tokens_of(read_text(asked.text), load_tokenizer(asked.model))
-        return cut_text(tokens.token_ids[: asked.tokens], window, None, tokens.start)
+    context = read_model(read_config(arguments.model)).facts.max_position
+    if arguments.window is not None and arguments.window > context:
+        raise ConfigError([f"{cite('window', arguments.window)}: must be at most the context length ({context})"])
+    window = arguments.window or min(context, _MOST_WINDOW)
+    with citing_option("text", arguments.text, EvaluationError):
+        tokens = tokens_of(read_text(arguments.text), load_tokenizer(arguments.model))
+        return cut_text(tokens.token_ids[: arguments.tokens], window, None, tokens.start)
 
 
 COMMAND = Command(_USAGE, options_of(CompressArguments), read_compress, "dragoman.cli.compress")

@@ -50,10 +50,10 @@ def read_doctor(words: ReadWords) -> DoctorArguments | None:
     return words.made(DoctorArguments, server_words=(*words.others, *words.flags))
 
 
-def run(_: object, asked: DoctorArguments, console: Console, machine: Machine | None = None) -> int:
+def run(_: object, arguments: DoctorArguments, console: Console, machine: Machine | None = None) -> int:
     """Print the report. Returns the exit code: 0, or 1 if a server would not start. `machine`: replaced in tests."""
     environ = console.variables
-    resolved, problem = _resolved(asked.server_words, environ)
+    resolved, problem = _resolved(arguments.server_words, environ)
     config = None if resolved is None else resolved.process
     server = None if config is None else config.server
     sections = examine(
@@ -66,7 +66,7 @@ def run(_: object, asked: DoctorArguments, console: Console, machine: Machine | 
             machine=machine or Machine(),
         )
     )
-    console.stdout.write((report_json if asked.json else report_text)(sections))
+    console.stdout.write((report_json if arguments.json else report_text)(sections))
     return FAILED if prevents_serving(sections) else 0
 
 

@@ -62,44 +62,44 @@ def read_eval(words: ReadWords) -> EvalArguments | None:
     return words.made(EvalArguments)
 
 
-def run(config: Config, asked: EvalArguments, console: Console) -> int:
+def run(config: Config, arguments: EvalArguments, console: Console) -> int:
     """Print the evaluation. Returns the exit code: 0, or 2 for a wrong reference model."""
     against = None
-    if asked.compares:
-        words = [asked.against or str(config.model_dir), "--dtype", asked.against_dtype or "f32"]
+    if arguments.compares:
+        words = [arguments.against or str(config.model_dir), "--dtype", arguments.against_dtype or "f32"]
         against = read_one_model(words, console.variables, console.stderr)
         if against is None:
             return USAGE_ERROR
     from dragoman.tools.evaluate import evaluation_json, evaluation_text
 
-    evaluated, measures = _evaluated(config, against, asked, console.display)
-    console.stdout.write((evaluation_json if asked.json else evaluation_text)(evaluated, measures))
+    evaluated, measures = _evaluated(config, against, arguments, console.display)
+    console.stdout.write((evaluation_json if arguments.json else evaluation_text)(evaluated, measures))
     return 0
 
 
 def _evaluated(
-    config: Config, against: Config | None, asked: EvalArguments, display: ProgressDisplay
+    config: Config, against: Config | None, arguments: EvalArguments, display: ProgressDisplay
 ) -> tuple[Evaluated, Measures]:
     from dragoman.host.loading import check_rolling
     from dragoman.tokenizer.hf_tokenizer import load_tokenizer
     from dragoman.tools import evaluate as tool
 
-    with citing_option("text", asked.text, tool.EvaluationError):
-        text = tool.read_text(asked.text)
+    with citing_option("text", arguments.text, tool.EvaluationError):
+        text = tool.read_text(arguments.text)
     for each in (config, against):
         if each is not None:
             check_rolling(each, "; only its models can be evaluated")
     tokenizer = load_tokenizer(config.model_dir)
     if against is not None and against.model_dir != config.model_dir:
-        with citing_option("against", asked.against, tool.EvaluationError):
+        with citing_option("against", arguments.against, tool.EvaluationError):
             tool.refuse_other_tokens(tokenizer, load_tokenizer(against.model_dir))
     tokens = tool.tokens_of(text, tokenizer)
     loaded = _load(config, display)
     reference = None if against is None else _load(against, display)
     context = min(model.facts.max_position for model in (loaded, reference) if model is not None)
-    window, stride = _window(asked, context, len(tokens.start))
-    with citing_option("text", asked.text, tool.EvaluationError):
-        windows = tool.cut_text(tokens.token_ids[: asked.tokens], window, stride, tokens.start)
+    window, stride = _window(arguments, context, len(tokens.start))
+    with citing_option("text", arguments.text, tool.EvaluationError):
+        windows = tool.cut_text(tokens.token_ids[: arguments.tokens], window, stride, tokens.start)
     measures = tool.evaluate(loaded, windows, display, reference)
     display.finish()
     evaluated = tool.Evaluated(
@@ -107,7 +107,7 @@ def _evaluated(
         dtype=loaded.options.weight_type,
         against=None if against is None else against.name,
         against_dtype=None if reference is None else reference.options.weight_type,
-        text=str(asked.text),
+        text=str(arguments.text),
         window=window,
         stride=stride,
     )
@@ -124,18 +124,18 @@ def _load(config: Config, display: ProgressDisplay) -> LoadedModel:
     return loaded
 
 
-def _window(asked: EvalArguments, context: int, num_start: int) -> tuple[int, int]:
+def _window(arguments: EvalArguments, context: int, num_start: int) -> tuple[int, int]:
     """The tokens of a window and of a stride. Raises: ConfigError if they do not fit `context` tokens.
 
     `num_start`: the tokens before each window's text.
     """
-    if asked.window is not None and asked.window > context:
-        raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])
-    window = asked.window or min(context, DEFAULT_WINDOW)
+    if arguments.window is not None and arguments.window > context:
+        raise ConfigError([f"{cite('window', arguments.window)}: must be at most the context length ({context})"])
+    window = arguments.window or min(context, DEFAULT_WINDOW)
     room = window - num_start
-    if asked.stride is not None and asked.stride > room:
-        raise ConfigError([f"{cite('stride', asked.stride)}: must be at most what fits into a window ({room})"])
-    return window, asked.stride or room
+    if arguments.stride is not None and arguments.stride > room:
+        raise ConfigError([f"{cite('stride', arguments.stride)}: must be at most what fits into a window ({room})"])
+    return window, arguments.stride or room
 
 
 COMMAND = Command(_USAGE, options_of(EvalArguments), read_eval, "dragoman.cli.eval", takes_server_options=True)

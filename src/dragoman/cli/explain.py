@@ -82,25 +82,27 @@ def _call(name: str, path: object) -> bytes:
     return f'{{"path": {json.dumps(path)}, "body": {body}}}'.encode()
 
 
-def run(config: Config | None, asked: ExplainArguments, console: Console) -> int:
+def run(config: Config | None, arguments: ExplainArguments, console: Console) -> int:
     """Print the explanation. Returns the exit code, 1 if the call would be refused. `config` None: `asked.url` explains."""
     import asyncio
 
     api_key = console.variables.get("DRAGOMAN_API_KEY", "")
-    explained = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, console.display))
-    text = json.dumps(explained, indent=2, ensure_ascii=False) if asked.json else "\n".join(_lines(explained))
+    explained = (
+        _asked(arguments, api_key) if config is None else asyncio.run(_explained(config, arguments, console.display))
+    )
+    text = json.dumps(explained, indent=2, ensure_ascii=False) if arguments.json else "\n".join(_lines(explained))
     console.stdout.write(text + "\n")
     return FAILED if explained["refusal"] else 0
 
 
-def _asked(asked: ExplainArguments, api_key: str) -> Any:
+def _asked(arguments: ExplainArguments, api_key: str) -> Any:
     """The explanation of the server at `asked.url`. Raises: OSError, ValueError with its error."""
     headers = {"content-type": "application/json"}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
-    url = f"{str(asked.url).rstrip('/')}/explain"
+    url = f"{str(arguments.url).rstrip('/')}/explain"
     try:
-        request = urllib.request.Request(url, asked.call, headers)
+        request = urllib.request.Request(url, arguments.call, headers)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
@@ -108,7 +110,7 @@ def _asked(asked: ExplainArguments, api_key: str) -> Any:
         raise ValueError(f"{url} answered {error.code}: {text[:500]}") from None
 
 
-async def _explained(config: Config, asked: ExplainArguments, display: ProgressDisplay) -> Any:
+async def _explained(config: Config, arguments: ExplainArguments, display: ProgressDisplay) -> Any:
     from dragoman.cli.local_app import local_model, registry_of
     from dragoman.host.settings import server_config
     from dragoman.server.api import HttpCall
@@ -121,33 +123,33 @@ async def _explained(config: Config, asked: ExplainArguments, display: ProgressD
         settings = server_config(config)
         gate = Gate(settings.max_request_size_bytes)
         endpoints = Endpoints(all_apis(), registry_of(served), gate, switches=settings.switches)
-        made = await explain(HttpCall("POST", "/explain", asked.call, request_id="explained"), endpoints)
+        made = await explain(HttpCall("POST", "/explain", arguments.call, request_id="explained"), endpoints)
     return msgspec.to_builtins(made)
 
 
-def _lines(told: Any) -> Iterator[str]:
-    yield f"{told['operation']}, API {told['api']}, model {told['model'] or '?'}" + (
-        f", adapter {told['adapter']}" if told["adapter"] else ""
+def _lines(explanation: Any) -> Iterator[str]:
+    yield f"{explanation['operation']}, API {explanation['api']}, model {explanation['model'] or '?'}" + (
+        f", adapter {explanation['adapter']}" if explanation["adapter"] else ""
     )
-    for prompt in told["prompts"]:
+    for prompt in explanation["prompts"]:
         yield f"prompt: {prompt['tokens']} tokens, room for {prompt['max_tokens']} more"
         yield from (f"  | {line}" for line in prompt["text"].splitlines())
-    decided = [parameter for parameter in told["parameters"] if parameter["source"] != "API default"]
-    others = [parameter for parameter in told["parameters"] if parameter["source"] == "API default"]
+    decided = [parameter for parameter in explanation["parameters"] if parameter["source"] != "API default"]
+    others = [parameter for parameter in explanation["parameters"] if parameter["source"] == "API default"]
     for parameter in decided:
         names = f" ({', '.join(parameter['names'])})" if parameter["names"] else ""
         yield f"{parameter['name']} = {json.dumps(parameter['value'], ensure_ascii=False)}: {parameter['source']}{names}"
     if others:
         pairs = (f"{parameter['name']} {json.dumps(parameter['value'], ensure_ascii=False)}" for parameter in others)
         yield "by the API's defaults: " + ", ".join(pairs)
-    for field in told["ignored"]:
+    for field in explanation["ignored"]:
         yield f"ignored: {field['name']}: {field['why']}"
-    yield from (f"note: {note}" for note in told["notes"])
-    if told["limits"]:
-        limits = dict(told["limits"])
+    yield from (f"note: {note}" for note in explanation["notes"])
+    if explanation["limits"]:
+        limits = dict(explanation["limits"])
         limits.pop("others")
         yield "limits: " + ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
-    refusal = told["refusal"]
+    refusal = explanation["refusal"]
     yield f"refused with {refusal['status']}: {refusal['body'].strip()}" if refusal else "it would be answered"
 
 

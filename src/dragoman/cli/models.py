@@ -64,15 +64,15 @@ def read_models(words: ReadWords) -> ModelsArguments | None:
     return words.made(ModelsArguments, name=name, cache_dir=kept)
 
 
-def run(_: object, asked: ModelsArguments, console: Console) -> int:
-    hub, kept = hub_environment(console.variables).cache, asked.cache_dir
+def run(_: object, arguments: ModelsArguments, console: Console) -> int:
+    hub, kept = hub_environment(console.variables).cache, arguments.cache_dir
     on_hub = hub_models(hub)
-    if asked.name == "kept":
-        return _remove_kept(kept_models(kept, on_hub), asked, console)
-    if asked.name is not None:
-        return _remove(asked.name, on_hub, asked, console)
+    if arguments.name == "kept":
+        return _remove_kept(kept_models(kept, on_hub), arguments, console)
+    if arguments.name is not None:
+        return _remove(arguments.name, on_hub, arguments, console)
     found = [*bundled_models(BUNDLED), *on_hub, *kept_models(kept, on_hub)]
-    if asked.json:
+    if arguments.json:
         console.stdout.write(json.dumps([asdict(model) for model in found], indent=2) + "\n")
     else:
         console.stdout.write(f"{aligned([_HEADER, *map(_row, found)])}\nhub cache: {hub}\nkept: {kept}\n")
@@ -84,8 +84,8 @@ def _row(model: LocalModel) -> tuple[str, ...]:
     return model.name, model.kind, model.family, model.format, size_text(model.size), state
 
 
-def _is_confirmed(question: str, asked: ModelsArguments, console: Console) -> bool:
-    if asked.yes:
+def _is_confirmed(question: str, arguments: ModelsArguments, console: Console) -> bool:
+    if arguments.yes:
         return True
     if not sys.stdin.isatty():
         console.stderr.write(f"dragoman: {question} Nobody can be asked here; --yes says so\n")
@@ -95,7 +95,7 @@ def _is_confirmed(question: str, asked: ModelsArguments, console: Console) -> bo
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _remove(name: str, on_hub: Sequence[LocalModel], asked: ModelsArguments, console: Console) -> int:
+def _remove(name: str, on_hub: Sequence[LocalModel], arguments: ModelsArguments, console: Console) -> int:
     """Raises: HubError if the model does not exist; OSError."""
     hub = hub_environment(console.variables).cache
     repo, _, revision = name.partition("@")
@@ -108,10 +108,10 @@ def _remove(name: str, on_hub: Sequence[LocalModel], asked: ModelsArguments, con
         raise HubError(f"{name}: not in the hub's cache, {hub}; `dragoman models` lists what is there")
     listed = ", ".join(model.name for model in found)
     size = size_text(sum(model.size for model in found))
-    if not _is_confirmed(f"Remove {listed} ({size}) from {hub}?", asked, console):
+    if not _is_confirmed(f"Remove {listed} ({size}) from {hub}?", arguments, console):
         return FAILED
     freed = remove_hub_model(hub, repo, Path(found[0].path).name if revision else "")
-    for kept in kept_models(asked.cache_dir, found):
+    for kept in kept_models(arguments.cache_dir, found):
         if kept.name in {model.name for model in found}:
             Path(kept.path).unlink(missing_ok=True)
             freed += kept.size
@@ -119,18 +119,18 @@ def _remove(name: str, on_hub: Sequence[LocalModel], asked: ModelsArguments, con
     return 0
 
 
-def _remove_kept(found: Sequence[LocalModel], asked: ModelsArguments, console: Console) -> int:
+def _remove_kept(found: Sequence[LocalModel], arguments: ModelsArguments, console: Console) -> int:
     if not found:
-        console.stdout.write(f"nothing is kept in {asked.cache_dir}\n")
+        console.stdout.write(f"nothing is kept in {arguments.cache_dir}\n")
         return 0
     size = size_text(sum(model.size for model in found))
     listed = f"{len(found)} kept graphs and archives"
-    if not _is_confirmed(f"Remove {listed} ({size}) from {asked.cache_dir}?", asked, console):
+    if not _is_confirmed(f"Remove {listed} ({size}) from {arguments.cache_dir}?", arguments, console):
         return FAILED
     for model in found:
         if model.path.endswith(".blob"):
             Path(model.path).unlink(missing_ok=True)
-    shutil.rmtree(asked.cache_dir / "archives", ignore_errors=True)
+    shutil.rmtree(arguments.cache_dir / "archives", ignore_errors=True)
     console.stdout.write(f"removed {listed}, {size}\n")
     return 0
 

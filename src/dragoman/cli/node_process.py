@@ -112,8 +112,8 @@ async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Bui
         if isinstance(error, ConfigError):
             refused = Refused(error.problems, is_config=True)
         else:
-            told = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
-            refused = Refused((told,), is_config=False)
+            reason = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+            refused = Refused((reason,), is_config=False)
         writer.write(packed(refused))
         await writer.drain()
         return
@@ -172,14 +172,14 @@ class NodeRequests:
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
 
-    async def _tell_progress(self, asked: AskProgress) -> None:
+    async def _tell_progress(self, question: AskProgress) -> None:
         if not isinstance(self._engine, TellingProgress):
             return
-        progress = self._engine.progress(asked.request_id)
+        progress = self._engine.progress(question.request_id)
         if progress is None:  # the engine notices the request for progress
             await asyncio.sleep(GAUGES_S)
-            progress = self._engine.progress(asked.request_id)
-        self._writer.write(packed(ToldProgress(asked.key, progress)))
+            progress = self._engine.progress(question.request_id)
+        self._writer.write(packed(ToldProgress(question.key, progress)))
 
     async def _watch(self) -> None:
         """Report the engine's health after each change; returns when it has died and that is reported."""
@@ -191,9 +191,9 @@ class NodeRequests:
                 return
             await asyncio.sleep(GAUGES_S)
 
-    async def _generate(self, key: int, asked: Generate) -> None:
+    async def _generate(self, key: int, order: Generate) -> None:
         try:
-            await deliver(self._engine, asked.request, partial(self._take, key))
+            await deliver(self._engine, order.request, partial(self._take, key))
         except ServerError as error:
             self._put(key, Failure(error, ""))
         except Exception as error:  # a defect; only this request fails

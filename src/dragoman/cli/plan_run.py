@@ -48,26 +48,26 @@ _END_LIMIT_S = 30.0
 Note = Callable[[str], None]
 
 
-def run(config: Config, asked: PlanArguments, console: Console) -> int:
+def run(config: Config, arguments: PlanArguments, console: Console) -> int:
     console.tell(*(f"note: {notice}" for notice in config.notices))
     replica = replica_for(config)
     workload = Workload(
-        rate=asked.rate,
-        prompt_tokens=asked.prompt,
-        output_tokens=asked.output,
-        num_requests=asked.requests,
-        prefix_tokens=asked.shared_prefix,
-        num_prefixes=asked.prefixes,
+        rate=arguments.rate,
+        prompt_tokens=arguments.prompt,
+        output_tokens=arguments.output,
+        num_requests=arguments.requests,
+        prefix_tokens=arguments.shared_prefix,
+        num_prefixes=arguments.prefixes,
     )
     try:
-        with citing_option("costs", asked.costs, CostsError):
-            costs = _costs(config, asked, replica, console.display, note_to(console.stderr))
-            planner = Planner(replica, costs, workload, cast(RouterKind, asked.router))
-        found = planner.plan(Bounds(asked.ttft, asked.itl), asked.replicas)
+        with citing_option("costs", arguments.costs, CostsError):
+            costs = _costs(config, arguments, replica, console.display, note_to(console.stderr))
+            planner = Planner(replica, costs, workload, cast(RouterKind, arguments.router))
+        found = planner.plan(Bounds(arguments.ttft, arguments.itl), arguments.replicas)
     except PlanError as error:
-        raise ConfigError([f"{cite(error.option, getattr(asked, error.option))}: {error}"]) from error
-    about = (found, replica, costs.deviation, asked.disk_gb_s * 1e9)
-    console.stdout.write(plan_json(*about) if asked.json else plan_text(config.name, *about))
+        raise ConfigError([f"{cite(error.option, getattr(arguments, error.option))}: {error}"]) from error
+    about = (found, replica, costs.deviation, arguments.disk_gb_s * 1e9)
+    console.stdout.write(plan_json(*about) if arguments.json else plan_text(config.name, *about))
     return 0
 
 
@@ -77,7 +77,9 @@ def replica_for(config: Config) -> Replica:
         return replica_of(engine_setup(config), memory_needs(config), available_memory_bytes())
 
 
-def _costs(config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note) -> StepCosts:
+def _costs(
+    config: Config, arguments: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
+) -> StepCosts:
     """The costs from the file; or from a step log or a measurement, then kept in the file.
 
     Raises: CostsError for the file; ConfigError for the log; CalibrationFailed.
@@ -85,27 +87,27 @@ def _costs(config: Config, asked: PlanArguments, replica: Replica, display: Prog
     model = config.model
     settings = (model.dtype, model.kv_dtype, model.kernels, str(model.threads or ""))
     fingerprint = model_fingerprint(config.model_dir, *settings)
-    if asked.costs is not None and asked.costs.exists() and asked.costs_from is None:
-        costs = read_costs(asked.costs)
+    if arguments.costs is not None and arguments.costs.exists() and arguments.costs_from is None:
+        costs = read_costs(arguments.costs)
         if costs.fingerprint not in ("", fingerprint):
             problem = f"was measured for {costs.model}, with other files, types, threads or another release"
             raise CostsError(f"{problem}; must be another file, or one that does not exist yet")
         return costs
-    if asked.costs is not None and not asked.costs.parent.is_dir():  # before a measurement
-        raise CostsError(f"must be a file in an existing directory, {asked.costs.parent} does not exist")
-    if asked.costs_from is not None:
-        with citing_option("costs_from", asked.costs_from, CalibrationFailed):
-            costs = costs_of(logged_steps(asked.costs_from))
+    if arguments.costs is not None and not arguments.costs.parent.is_dir():  # before a measurement
+        raise CostsError(f"must be a file in an existing directory, {arguments.costs.parent} does not exist")
+    if arguments.costs_from is not None:
+        with citing_option("costs_from", arguments.costs_from, CalibrationFailed):
+            costs = costs_of(logged_steps(arguments.costs_from))
     else:
-        costs = _measured(config, asked, replica, display, note)
+        costs = _measured(config, arguments, replica, display, note)
     costs = msgspec.structs.replace(costs, model=config.name, fingerprint=fingerprint)
-    if asked.costs is not None:
-        write_costs(asked.costs, costs)
+    if arguments.costs is not None:
+        write_costs(arguments.costs, costs)
     return costs
 
 
 def _measured(
-    config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
+    config: Config, arguments: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
 ) -> StepCosts:
     """The costs of steps, measured in a server with these options. Raises: CalibrationFailed, ConfigError."""
     if config.server.tls_cert is not None:
@@ -113,10 +115,10 @@ def _measured(
             [f"{config.cite('tls_cert')}: must not be set when costs are measured, since that uses plain HTTP"]
         )
     # The plan has no API keys.
-    words = [*asked.server_words, *(["--open-scopes", "inference"] if config.server.has_keys else [])]
-    cases = Cases.of(replica, asked.prompt, asked.output)
+    words = [*arguments.server_words, *(["--open-scopes", "inference"] if config.server.has_keys else [])]
+    cases = Cases.of(replica, arguments.prompt, arguments.output)
     least_s, most_s = duration_s(cases)
-    kept = "" if asked.costs is not None else "; --costs FILE keeps what is found for the next plan"
+    kept = "" if arguments.costs is not None else "; --costs FILE keeps what is found for the next plan"
     note(f"steps are measured for about {least_s:.0f} to {most_s:.0f} s, once the model is loaded{kept}")
     with tempfile.TemporaryDirectory() as directory:
         step_log = Path(directory) / "steps"
@@ -194,8 +196,8 @@ class HttpService:
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
         """See `calibrate.Service`. Uses a new connection, which is part of most clients' waiting time."""
         ids = [self._dice.randrange(self._num_ids) for _ in range(prompt_tokens)]
-        asked = {"model": self._name, "prompt": ids, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
-        body = json.dumps({**asked, "stream": True}).encode()
+        fields = {"model": self._name, "prompt": ids, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
+        body = json.dumps({**fields, "stream": True}).encode()
         client = HttpClient(self._target, {"connection": "close"})
         sent_s = time.perf_counter()
         sample = Sample(sent_s, sent_s)
@@ -208,8 +210,8 @@ class HttpService:
             client.close()
         reader.finish(time.perf_counter())
         if sample.error or not sample.piece_times_s:
-            told = sample.message if sample.error else "an answer without tokens"
-            raise CalibrationFailed(f"the measured server answered: {told}")
+            reason = sample.message if sample.error else "an answer without tokens"
+            raise CalibrationFailed(f"the measured server answered: {reason}")
         return Answer(sent_s, sample.piece_times_s)
 
 

@@ -38,7 +38,7 @@ def read_selftest(words: ReadWords) -> SelftestArguments | None:
     return words.made(SelftestArguments)
 
 
-def run(config: Config, asked: SelftestArguments, console: Console) -> int:
+def run(config: Config, arguments: SelftestArguments, console: Console) -> int:
     from dragoman.host.loading import check_rolling, citing, engine_setup, generates
     from dragoman.tokenizer.hf_tokenizer import load_tokenizer
     from dragoman.tools.selftest.checks import Trial, report_json, report_text
@@ -52,10 +52,10 @@ def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     with citing(config):
         writes = generates(config)
         encode = partial(tokenizer.encode, add_special_tokens=not writes)
-        trial = Trial(config.name, setup, encode, console.display, asked.quick)
+        trial = Trial(config.name, setup, encode, console.display, arguments.quick)
         found = self_test(trial) if writes else pooling_test(trial)
     console.display.finish()
-    console.stdout.write((report_json if asked.json else report_text)(found))
+    console.stdout.write((report_json if arguments.json else report_text)(found))
     return FAILED if found.is_off else 0
 
 

@@ -166,10 +166,10 @@ def _end_now(code: int, log: BackgroundWriter) -> NoReturn:
 
 
 def _reason(error: OSError) -> str:
-    told = error.strerror if error.strerror and error.filename is None else str(error)
+    reason = error.strerror if error.strerror and error.filename is None else str(error)
     if error.errno == errno.EADDRINUSE:
-        told += "; --port takes another one (0: any that is free), `dragoman doctor` tells who has it"
-    return told
+        reason += "; --port takes another one (0: any that is free), `dragoman doctor` tells who has it"
+    return reason
 
 
 def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -> ModelHost[ComposedModel]:

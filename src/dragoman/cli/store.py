@@ -80,60 +80,60 @@ class _Kept:
         self.used_s, self.until_s = max(self.used_s, segment.used_at), max(self.until_s, segment.keep_until)
 
 
-def run(_: object, asked: StoreArguments, console: Console) -> int:
+def run(_: object, arguments: StoreArguments, console: Console) -> int:
     """Run the action. Returns the exit code: 0, 3 if something is damaged, 1 if the directory cannot be used."""
-    if not asked.prefix_store_dir.exists():
-        console.stdout.write("[]\n" if asked.json else f"nothing is kept in {asked.prefix_store_dir}\n")
+    if not arguments.prefix_store_dir.exists():
+        console.stdout.write("[]\n" if arguments.json else f"nothing is kept in {arguments.prefix_store_dir}\n")
         return 0
     from dragoman.prefix_store import BlockStore, StoreError
     from dragoman.prefix_store.store import UNLIMITED
 
     try:
-        with closing(BlockStore.open(asked.prefix_store_dir, UNLIMITED, create=False)) as store:
-            return _done(store, asked, console.stdout)
+        with closing(BlockStore.open(arguments.prefix_store_dir, UNLIMITED, create=False)) as store:
+            return _done(store, arguments, console.stdout)
     except StoreError as error:
         console.tell(error)
         return FAILED
 
 
-def _done(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
+def _done(store: BlockStore, arguments: StoreArguments, stdout: TextIO) -> int:
     before = store.stats()
-    match asked.action:
+    match arguments.action:
         case "verify":
-            return _verified(store, asked, stdout)
+            return _verified(store, arguments, stdout)
         case "trim":
-            store.trim(int((asked.to_gb or 0.0) * 1e9))
+            store.trim(int((arguments.to_gb or 0.0) * 1e9))
         case "empty":
             store.empty()
         case _:
-            stdout.write(_listed(store, asked))
+            stdout.write(_listed(store, arguments))
             return 0
     after = store.stats()
-    directory = asked.prefix_store_dir
+    directory = arguments.prefix_store_dir
     freed, gone = before.bytes - after.bytes, before.segments - after.segments
     stdout.write(f"deleted {gone} files, {size_text(freed)}; {size_text(after.bytes)} are left in {directory}\n")
     return 0
 
 
-def _verified(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
+def _verified(store: BlockStore, arguments: StoreArguments, stdout: TextIO) -> int:
     before, num_damaged = store.stats(), 0
     for name, offset, reason in store.verify():
         num_damaged += 1
         stdout.write(f"{name} byte {offset}: {reason}\n")
     found = f"{num_damaged} damaged, which are computed again" if num_damaged else "none damaged"
-    stdout.write(f"{before.blocks} blocks, {size_text(before.bytes)} in {asked.prefix_store_dir}: {found}\n")
+    stdout.write(f"{before.blocks} blocks, {size_text(before.bytes)} in {arguments.prefix_store_dir}: {found}\n")
     return IS_DAMAGED if num_damaged else 0
 
 
-def _listed(store: BlockStore, asked: StoreArguments) -> str:
+def _listed(store: BlockStore, arguments: StoreArguments) -> str:
     kept: dict[str, _Kept] = {}
     for segment in store.segments():
         kept.setdefault(segment.label, _Kept(segment.label)).add(segment)
-    if asked.json:
+    if arguments.json:
         rows = [{name: getattr(entry, name) for name in _Kept.__slots__} for entry in kept.values()]
         return json.dumps(rows, indent=2) + "\n"
     total = store.stats()
-    where = f"{size_text(total.bytes)} in {total.segments} files: {asked.prefix_store_dir}"
+    where = f"{size_text(total.bytes)} in {total.segments} files: {arguments.prefix_store_dir}"
     return f"{aligned([_HEADER, *map(_row, kept.values())])}\n{where}\n"
 
 

@@ -246,9 +246,9 @@ def run_command(command: Command, words: Sequence[str], console: Console) -> int
         console.stdout.write(command.help)
         return 0
     read = ReadWords(command.options, words, console.variables, takes_server_options=command.takes_server_options)
-    asked = None
+    arguments = None
     try:
-        asked = command.read(read)
+        arguments = command.read(read)
     except ConfigError as error:
         read.problems += error.problems
     console.tell(*read.problems)
@@ -262,7 +262,7 @@ def run_command(command: Command, words: Sequence[str], console: Console) -> int
         return USAGE_ERROR
     module: Any = import_module(command.module)
     try:
-        return int(module.run(config, asked, console))
+        return int(module.run(config, arguments, console))
     except getattr(module, "FAILURES", ()) as error:  # the command's one-line errors
         console.tell(error)
         return FAILED

@@ -53,42 +53,42 @@ class _Told:
     errors: int = 0
 
 
-def run(config: Config, asked: WarmArguments, console: Console) -> int:
+def run(config: Config, arguments: WarmArguments, console: Console) -> int:
     """Compute the files' prompts. Returns the exit code: 0, 3 after some failures, 1 if nothing was computed."""
-    return asyncio.run(_warm(config, asked, _callers(config, asked), console))
+    return asyncio.run(_warm(config, arguments, _callers(config, arguments), console))
 
 
-def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
+def _callers(config: Config, arguments: WarmArguments) -> tuple[str, ...]:
     """The callers whose prompts are warmed. Raises: WarmError, ConfigError."""
     keyring = server_config(config).read_keys()
     names = () if keyring is None else keyring.names
-    unknown = [name for name in asked.key if name not in names]
+    unknown = [name for name in arguments.key if name not in names]
     if unknown:
         allowed = f"one of {', '.join(names)}" if names else "left out: the server has no keys"
         raise WarmError(f"--key={unknown[0]} (command line): must be {allowed}")
     if not config.engine.prefix_cache_per_key:
-        return asked.key[:1] or ("",)
-    if not asked.key and len(names) > 1:
+        return arguments.key[:1] or ("",)
+    if not arguments.key and len(names) > 1:
         raise WarmError(
             f"--key: required, because each key finds only its own prompts: must be one of {', '.join(names)}"
         )
-    return asked.key or names or ("",)
+    return arguments.key or names or ("",)
 
 
-async def _warm(config: Config, asked: WarmArguments, callers: Sequence[str], console: Console) -> int:
+async def _warm(config: Config, arguments: WarmArguments, callers: Sequence[str], console: Console) -> int:
     num_errors = num_computed = 0
     async with local_model(config, console.display) as served:
         if not served.engine.capabilities.cache_keep:
             raise WarmError(_why_not(config))
         before_s = time.perf_counter()
-        for path in asked.files:
+        for path in arguments.files:
             written = _written(served)
-            told = await _read(served, path, callers, console)
+            tally = await _read(served, path, callers, console)
             await _settle(served)
-            console.stdout.write(f"{path}: {_text(told, _written(served) - written)}\n")
+            console.stdout.write(f"{path}: {_text(tally, _written(served) - written)}\n")
             console.stdout.flush()
-            num_errors += told.errors
-            num_computed += told.prompts
+            num_errors += tally.errors
+            num_computed += tally.prompts
         seconds = time.perf_counter() - before_s
     console.stdout.write(f"{size_text(_written(served))} written, {seconds:.1f} s\n")
     if not num_errors:
@@ -107,7 +107,7 @@ def _why_not(config: Config) -> str:
 
 
 async def _read(served: ServedModel, path: Path, callers: Sequence[str], console: Console) -> _Told:
-    told, begin_s = _Told(), time.perf_counter()
+    tally, begin_s = _Told(), time.perf_counter()
     for place, name, body in _bodies(path):
         for caller in callers:
             try:
@@ -115,12 +115,16 @@ async def _read(served: ServedModel, path: Path, callers: Sequence[str], console
             except EngineDead:
                 raise
             except ServerError as error:
-                told.errors += 1
+                tally.errors += 1
                 console.tell(f"{place}: {error.message}")
                 break
-            told.prompts, told.tokens, told.found = told.prompts + 1, told.tokens + num_tokens, told.found + num_found
-    told.seconds = time.perf_counter() - begin_s
-    return told
+            tally.prompts, tally.tokens, tally.found = (
+                tally.prompts + 1,
+                tally.tokens + num_tokens,
+                tally.found + num_found,
+            )
+    tally.seconds = time.perf_counter() - begin_s
+    return tally
 
 
 def _bodies(path: Path) -> Iterator[tuple[str, str, bytes]]:
@@ -160,10 +164,10 @@ async def _settle(served: ServedModel) -> None:
             last, since_s = now, time.monotonic()
 
 
-def _text(told: _Told, num_bytes: int) -> str:
-    prompts = f"{told.prompts} prompts, " if told.prompts != 1 else ""
-    errors = f", {told.errors} with errors" if told.errors else ""
+def _text(tally: _Told, num_bytes: int) -> str:
+    prompts = f"{tally.prompts} prompts, " if tally.prompts != 1 else ""
+    errors = f", {tally.errors} with errors" if tally.errors else ""
     return (
-        f"{prompts}{told.tokens} tokens, {told.found} of them found, {told.seconds:.1f} s, "
+        f"{prompts}{tally.tokens} tokens, {tally.found} of them found, {tally.seconds:.1f} s, "
         f"{size_text(num_bytes)} written{errors}"
     )

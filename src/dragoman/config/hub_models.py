@@ -45,14 +45,14 @@ def with_models(
 
     The first call gets `placeholder` for each model, so that other mistakes are reported before a download.
     """
-    asked: list[HubModel] = []
+    models: list[HubModel] = []
 
     def notice(model: HubModel) -> Path:
-        asked.append(model)
+        models.append(model)
         return placeholder
 
     resolution = resolve(notice)
-    if not asked:
+    if not models:
         return resolution
     found: dict[HubModel, Path] = {}
 

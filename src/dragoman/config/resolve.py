@@ -405,8 +405,8 @@ class _Findings:
             if any(candidate.layer == COMMAND_LINE for candidate in candidates):
                 origin = chosen.origins[name]
                 decided = f"{origin.name} ({origin.source})"
-                asked = [_quote(candidate.given) for candidate in candidates if candidate.layer == CALL]
-                self.problems += [f"{text}: cannot be changed; it is decided by {decided}" for text in asked]
+                texts = [_quote(candidate.given) for candidate in candidates if candidate.layer == CALL]
+                self.problems += [f"{text}: cannot be changed; it is decided by {decided}" for text in texts]
 
     def _choose_one(self, option: Option) -> tuple[Value, Origin]:
         candidates = self._candidates[option.name]

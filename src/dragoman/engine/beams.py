@@ -274,8 +274,8 @@ class OneTokenBeams:
         while not self._search.is_finished:
             slots = [0] if is_first else self._search.live_slots
             is_first = False
-            told = await together(next_tokens(self._question(self._beams[slot])) for slot in slots)
-            self._advance(dict(zip(slots, told, strict=True)))
+            answers = await together(next_tokens(self._question(self._beams[slot])) for slot in slots)
+            self._advance(dict(zip(slots, answers, strict=True)))
         sampling = self._request.sampling
         best = [self._finished[number] for _, number in self._search.ranking[: sampling.n]]
         return [self._output(index, beam) for index, beam in enumerate(best)]

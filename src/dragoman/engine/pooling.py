@@ -83,10 +83,10 @@ class LoadedPooling:
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         facts, recipe, longest = self.pooler.facts, self.pooler.recipe, self.pooler.max_tokens
-        asked = self.options.max_model_len
-        if asked is not None and asked > facts.max_tokens:
+        wanted = self.options.max_model_len
+        if wanted is not None and wanted > facts.max_tokens:
             raise EngineOptionError("max_model_len", f"must be at most {facts.max_tokens}, the model's longest text")
-        longest = longest if asked is None else asked
+        longest = longest if wanted is None else wanted
         engine = PoolingEngine(
             self.pooler,
             vocab_size=facts.vocab_size,
@@ -96,14 +96,16 @@ class LoadedPooling:
         )
         for departure in recipe.departures:
             logger.warning("%s: %s", facts.architecture, departure)
-        told = (
+        description = (
             facts.architecture,
             f"{self.stored.weight_type} weights",
             f"{longest} tokens of one text",
             *_words(recipe, self.pooler.dimensions),
             *recipe.departures,
         )
-        return BuiltEngine(engine, told, self.stored.weight_type, pooling=engine, row_size=self.pooler.dimensions)
+        return BuiltEngine(
+            engine, description, self.stored.weight_type, pooling=engine, row_size=self.pooler.dimensions
+        )
 
 
 def _words(recipe: Recipe, dimensions: int) -> list[str]:

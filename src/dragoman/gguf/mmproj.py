@@ -202,8 +202,8 @@ def seeing_config(model: Path, part: SeeingPart) -> Values:
     sections = file.metadata.listed(f"{file.architecture}.rope.dimension_sections", int)
     if sections:
         is_interleaved = file.architecture.startswith("qwen3")
-        told = {"rope_type": "default", "mrope_interleaved": True} if is_interleaved else {"type": "mrope"}
-        text["rope_scaling"] = {**told, "mrope_section": sections[:3]}
+        rotation = {"rope_type": "default", "mrope_interleaved": True} if is_interleaved else {"type": "mrope"}
+        text["rope_scaling"] = {**rotation, "mrope_section": sections[:3]}
     tower: Values = {key: values.count(f"{PREFIX}{name}") for key, name in SIZES.items()}
     epsilon = values.number(f"{PREFIX}{EPSILON}")
     if epsilon is None:

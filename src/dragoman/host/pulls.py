@@ -83,12 +83,12 @@ class _Download:
 
     async def steps(self) -> AsyncGenerator[PullStep]:
         """The steps, from now to the end; a slow reader gets only the newest. Raises: ServerError if the download fails."""
-        told: PullStep | None = None
+        seen: PullStep | None = None
         while True:
             changed = self._changed  # before reading: later changes set this one
-            if self._step is not told:
-                told = self._step
-                yield told
+            if self._step is not seen:
+                seen = self._step
+                yield seen
             elif self._is_over:
                 break
             else:

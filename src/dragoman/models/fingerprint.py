@@ -107,8 +107,8 @@ class _Remembered:
 
 def _facts(path: Path) -> list[int]:
     """Facts that change when a file does; the last one also if a program sets the others back."""
-    told = path.stat()
-    return [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns]
+    status = path.stat()
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _hashed(path: Path, size: int, pool: ThreadPoolExecutor) -> str:

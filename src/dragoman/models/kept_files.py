@@ -78,8 +78,8 @@ def kept_name(
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     config = model_text(model_dir, "config.json")
     made_from = [code, ov.__version__, stamps, config, library().digest if profile.kernels == "own" else None]
-    told = ".tower" if part.startswith("tower") else ".adapters" if part else ""
-    stem = f"{model_name(model_dir)}-{profile.weights.stored_type}{told}"
+    kind = ".tower" if part.startswith("tower") else ".adapters" if part else ""
+    stem = f"{model_name(model_dir)}-{profile.weights.stored_type}{kind}"
     return f"{stem}-{_text_digest(wanted)}-{_text_digest(made_from)}.blob"
 
 

@@ -267,8 +267,8 @@ def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
 
 def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
     if options.kernels == "own" and profile.kernels != "own":
-        told = f"kernels own attend, and multiply int8, int4, bf16 and f16 weights, not {options.weight_type}"
-        return (told,)
+        message = f"kernels own attend, and multiply int8, int4, bf16 and f16 weights, not {options.weight_type}"
+        return (message,)
     return ()
 
 

@@ -236,11 +236,11 @@ class NodesEngine(SpreadEngine):
 
     def health(self) -> Health:
         """Requests as counted here, blocks by the nodes' last reports."""
-        told = [node.health for node in self._live()]
+        healths = [node.health for node in self._live()]
         return replace(
             super().health(),
-            num_used_blocks=sum(health.num_used_blocks for health in told),
-            num_blocks=sum(health.num_blocks for health in told),
+            num_used_blocks=sum(health.num_used_blocks for health in healths),
+            num_blocks=sum(health.num_blocks for health in healths),
             upstreams=tuple(UpstreamHealth(node.name, node.is_live, len(node.replies)) for node in self._nodes),
         )
 

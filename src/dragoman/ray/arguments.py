@@ -187,13 +187,13 @@ def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
 
 def notes(config: Config) -> list[str]:
     """One line for each option without effect on Ray Serve."""
-    told = [
+    notices = [
         f"{config.cite(name)}: no effect on Ray Serve, {why}"
         for why, names in _WITHOUT_EFFECT.items()
         for name in names
         if config.origins[name].source != "default"
     ]
-    return [*config.notices, *told]
+    return [*config.notices, *notices]
 
 
 def _shutdown(config: Config) -> dict[str, Any]:

@@ -39,13 +39,13 @@ class WatchedEngine(SpreadEngine):
 
     async def _watch(self) -> None:
         num_misses = 0
-        asked: asyncio.Task[str] | None = None
+        task: asyncio.Task[str] | None = None
         while True:
             await asyncio.sleep(self._every_s)
-            asked = asked or asyncio.create_task(asyncio.to_thread(self._why_unreachable))
-            done, _ = await asyncio.wait((asked,), timeout=PATIENCE_S)
-            why = asked.result() if done else "the cluster does not answer"
-            asked = None if done else asked
+            task = task or asyncio.create_task(asyncio.to_thread(self._why_unreachable))
+            done, _ = await asyncio.wait((task,), timeout=PATIENCE_S)
+            why = task.result() if done else "the cluster does not answer"
+            task = None if done else task
             num_misses = num_misses + 1 if why else 0
             if num_misses == MOST_MISSES:
                 return self._die(why)

@@ -258,9 +258,9 @@ class _Rewriting:
         """Express `propertyNames` with other keywords; False if they cannot."""
         if not isinstance(names, Mapping) or made.get("patternProperties"):
             return False
-        asked = names.keys() - _ANNOTATIONS - {"type"}
+        rules = names.keys() - _ANNOTATIONS - {"type"}
         value = made.get("additionalProperties", True)
-        listed = [names["const"]] if asked == {"const"} else names.get("enum") if asked == {"enum"} else None
+        listed = [names["const"]] if rules == {"const"} else names.get("enum") if rules == {"enum"} else None
         properties = made.get("properties") or {}
         if listed is not None and len(listed) <= _MAX_NAMES and _is_small(value):
             allowed = [name for name in listed if isinstance(name, str)]
@@ -268,7 +268,7 @@ class _Rewriting:
             made["properties"] = {**dict.fromkeys(allowed, value), **properties, **others}
             made["additionalProperties"] = False
             return True
-        pattern = _pattern_of(names, asked, listed)
+        pattern = _pattern_of(names, rules, listed)
         if pattern is None or properties:
             return False
         made["patternProperties"], made["additionalProperties"] = {pattern: value}, False
@@ -335,17 +335,17 @@ def _is_any_name(names: Any) -> bool:
     return not rest.keys() - {"type", "format"} and unknown_format and "string" in rest.get("type", "string")
 
 
-def _pattern_of(names: Mapping[str, Any], asked: set[str], listed: Any) -> str | None:
+def _pattern_of(names: Mapping[str, Any], rules: set[str], listed: Any) -> str | None:
     """One regular expression for names, None if it takes more."""
     if isinstance(listed, list):
         text = f"^(?:{'|'.join(re.escape(name) for name in listed if isinstance(name, str))})$"
         return text if len(text) <= _MAX_PATTERN else None
-    if asked == {"pattern"}:
+    if rules == {"pattern"}:
         try:
             return translated(names["pattern"])
         except NotRegularError:
             return None
-    if asked and asked <= {"minLength", "maxLength"} and max(names[name] for name in asked) < _MAX_LENGTH:
+    if rules and rules <= {"minLength", "maxLength"} and max(names[name] for name in rules) < _MAX_LENGTH:
         return f"^(?s:.{{{names.get('minLength', 0)},{names.get('maxLength', '')}}})$"
     return None
 

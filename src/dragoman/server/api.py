@@ -188,7 +188,7 @@ class Encoder(Protocol):
         """Show them in the answer; False if it has no room."""
         return False
 
-    def progress(self, told: ToldProgress) -> bytes:
+    def progress(self, progress: ToldProgress) -> bytes:
         """The progress of the prompts, before a stream's first event; b"" if it has no room for that."""
         return b""
 

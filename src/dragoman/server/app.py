@@ -143,8 +143,8 @@ class App:
             return await handler(exchange, match.path_params)
         allow = match.route.allow
         if exchange.method == "OPTIONS":
-            told = {} if self._cors is None else self._cors.preflight(exchange.headers, allow)
-            return await exchange.send_reply(json_reply(200, {}, {"allow": allow, **told}))
+            headers = {} if self._cors is None else self._cors.preflight(exchange.headers, allow)
+            return await exchange.send_reply(json_reply(200, {}, {"allow": allow, **headers}))
         why = match.route.absences.get(exchange.method) or f"{allow} are"
         raise WrongMethod(f"{exchange.method} is not allowed for {shown(exchange.path)}: {why}", allow=allow)
 

@@ -169,10 +169,10 @@ class _Way:
 async def explain(http: HttpCall, server: Server) -> Explanation:
     """The explanation of the call in the body. Raises: InvalidPayload, UnknownPath, WrongMethod."""
     try:
-        asked: ExplainedCall = decode_json(http.body, ExplainedCall)
+        explained: ExplainedCall = decode_json(http.body, ExplainedCall)
     except (NotJson, msgspec.ValidationError) as error:
         raise InvalidPayload(f"the body must be an object with path and body: {error}") from error
-    call, api, operation = server.shared(_Routes).find(_http_call(asked, http.request_id, server.apis))
+    call, api, operation = server.shared(_Routes).find(_http_call(explained, http.request_id, server.apis))
     record = CallRecord(call.request_id, api.name, call.path)
     enter_call(record)  # of this task, which ends with the explanation: times that clients allow are read from it
     explanation = Explanation(api=api.name, operation=f"{operation.method} {operation.path}")
@@ -184,17 +184,17 @@ async def explain(http: HttpCall, server: Server) -> Explanation:
     return explanation
 
 
-def _http_call(asked: ExplainedCall, request_id: str, apis: Sequence[Api]) -> HttpCall:
-    if len(asked.path) > MAX_PATH:
-        raise InvalidPayload(f"path must have at most {MAX_PATH} characters, got {len(asked.path)}", param="path")
-    url = urlsplit(asked.path)
-    body, media_type = bytes(asked.body), JSON_MEDIA_TYPE
+def _http_call(explained: ExplainedCall, request_id: str, apis: Sequence[Api]) -> HttpCall:
+    if len(explained.path) > MAX_PATH:
+        raise InvalidPayload(f"path must have at most {MAX_PATH} characters, got {len(explained.path)}", param="path")
+    url = urlsplit(explained.path)
+    body, media_type = bytes(explained.body), JSON_MEDIA_TYPE
     if body.startswith(b'"'):
         body, media_type = str(decode_json(body)).encode(), "text/plain"
-    headers = {"content-type": media_type, **{name.lower(): value for name, value in asked.headers.items()}}
+    headers = {"content-type": media_type, **{name.lower(): value for name, value in explained.headers.items()}}
     folded = [name for api in apis for name in api.folded_headers]
     return HttpCall(
-        method=asked.method.upper(),
+        method=explained.method.upper(),
         path=url.path,
         body=body,
         headers={**unfolded(headers, folded), **headers},
@@ -300,8 +300,8 @@ def _settled(parameter: Parameter, request: GenerationRequest, prepared: Prepare
         return Parameter("adapter", run.adapter, "request", ["model"])
     budget = run.sampling.thinking_token_budget
     if parameter.name == "thinking_token_budget" and budget != request.sampling.thinking_token_budget:
-        told = getattr(request.prompt, "template_kwargs", {})
-        if "thinking_budget" in told:
+        kwargs = getattr(request.prompt, "template_kwargs", {})
+        if "thinking_budget" in kwargs:
             return Parameter(parameter.name, budget, "request", ["chat_template_kwargs"])
         if budget is not None:
             return Parameter(parameter.name, budget, "server option", ["reasoning_budget"])

@@ -118,8 +118,8 @@ def _operation(operation: Operation, needs_key: NeedsKey) -> dict[str, Any]:
 
 def _not_unpacked(operation: Operation) -> Answer:
     """The answer to an unsupported Content-Encoding, in the shape of the answer to an unreadable body."""
-    told = [answer for status, answer in operation.answers.items() if status in _UNREADABLE]
-    whole = reduce(Answer.or_else, told, Answer("", {}))
+    answers = [answer for status, answer in operation.answers.items() if status in _UNREADABLE]
+    whole = reduce(Answer.or_else, answers, Answer("", {}))
     return replace(whole, description="the body is packed in a way that is not taken", headers=("Accept-Encoding",))
 
 

@@ -239,8 +239,8 @@ class HttpServer:
         """Wait for the running requests, for `drain_s` at most, until a second `stop`."""
         if (count := self._registry.num_in_flight) and not self._forced.is_set():
             what = "a request" if count == 1 else f"{count} requests"
-            told = "stopping: waiting for %s, at most %g s; Ctrl-C or SIGTERM once more ends at once"
-            logger.info(told, what, self._listen.drain_s)
+            message = "stopping: waiting for %s, at most %g s; Ctrl-C or SIGTERM once more ends at once"
+            logger.info(message, what, self._listen.drain_s)
         idle, forced = asyncio.create_task(self._registry.wait_idle()), asyncio.create_task(self._forced.wait())
         done, _ = await asyncio.wait((idle, forced), timeout=self._listen.drain_s, return_when=asyncio.FIRST_COMPLETED)
         if not done:

@@ -126,9 +126,9 @@ class ChatTemplate:
 
     def with_default_kwargs(self, kwargs: Mapping[str, Any]) -> ChatTemplate:
         """The same template with default values of variables, which a conversation may override one by one."""
-        told = copy(self)
-        told.default_kwargs = dict(kwargs)
-        return told
+        copied = copy(self)
+        copied.default_kwargs = dict(kwargs)
+        return copied
 
     def without_told_tools(self) -> ChatTemplate:
         """The same template, which refuses tools if it has no place for them."""
@@ -151,26 +151,26 @@ class ChatTemplate:
         """
         if not prompt.messages:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
-        said = self._with_known_roles(with_sorted_results(prompt.messages))
+        messages = self._with_known_roles(with_sorted_results(prompt.messages))
         if prompt.tools and self._name_for(prompt) not in self._tool_templates:
-            said = self._told_of_tools(said, prompt.tools)
-        if not has_system(said):
-            return self._rendered(prompt, said)
-        said = with_one_leading(said)
+            messages = self._told_of_tools(messages, prompt.tools)
+        if not has_system(messages):
+            return self._rendered(prompt, messages)
+        messages = with_one_leading(messages)
         if not self._takes_later_system:
-            return self._rendered(prompt, with_system_in_turns(said, keeps_leading=self._takes_system))
+            return self._rendered(prompt, with_system_in_turns(messages, keeps_leading=self._takes_system))
         try:
-            return self._rendered(prompt, said)
+            return self._rendered(prompt, messages)
         except InvalidRequest:
-            in_turns = with_system_in_turns(said, keeps_leading=self._takes_system)
-            if in_turns == said:
+            in_turns = with_system_in_turns(messages, keeps_leading=self._takes_system)
+            if in_turns == messages:
                 raise
             return self._rendered(prompt, in_turns)
 
-    def _rendered(self, prompt: ChatPrompt, said: Sequence[Mapping[str, Any]]) -> str:
-        contents = [read_content(message.get("content"), i) for i, message in enumerate(said)]
-        told = zip(said, contents, self._markers(contents), strict=True)
-        messages = [self._message(*entry, i) for i, entry in enumerate(told)]
+    def _rendered(self, prompt: ChatPrompt, conversation: Sequence[Mapping[str, Any]]) -> str:
+        contents = [read_content(message.get("content"), i) for i, message in enumerate(conversation)]
+        rows = zip(conversation, contents, self._markers(contents), strict=True)
+        messages = [self._message(*entry, i) for i, entry in enumerate(rows)]
         if prompt.continue_final_message:
             messages[-1] = _marked(messages[-1])
         name = self._name_for(prompt)
@@ -389,6 +389,6 @@ def _up_to_mark(text: str) -> str:
             "continue_final_message is not possible: the model's chat template does not show the last message",
             param="continue_final_message",
         )
-    said = text[:position].replace(_END_MARK, "")
+    beginning = text[:position].replace(_END_MARK, "")
     # If the template drops white space at the end of messages, the model has never seen it there.
-    return said if text.startswith(" ", position + len(_END_MARK)) else said.rstrip()
+    return beginning if text.startswith(" ", position + len(_END_MARK)) else beginning.rstrip()

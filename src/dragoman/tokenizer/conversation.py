@@ -57,12 +57,12 @@ def with_system_in_turns(messages: Sequence[Message], *, keeps_leading: bool) ->
     was_moved = False
     for position, message in enumerate(messages):
         is_moved = message.get("role") == SYSTEM and not (keeps_leading and position == 0)
-        said = {**message, "role": USER} if is_moved else message
-        joins = bool(found) and found[-1].get("role") == said.get("role") == USER and (is_moved or was_moved)
+        turn = {**message, "role": USER} if is_moved else message
+        joins = bool(found) and found[-1].get("role") == turn.get("role") == USER and (is_moved or was_moved)
         if joins:
-            found[-1] = merged_message(found[-1], said)
+            found[-1] = merged_message(found[-1], turn)
         else:
-            found.append(said)
+            found.append(turn)
         was_moved = is_moved
     return found
 
@@ -120,17 +120,17 @@ If no function helps, answer without a call."""
 
 def with_told_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
     """The messages, with `tools` described in the system message, and calls and results as texts of turns."""
-    told = {"role": SYSTEM, "content": _DESCRIPTION.format(tools="\n".join(map(_json, tools)))}
+    instructions = {"role": SYSTEM, "content": _DESCRIPTION.format(tools="\n".join(map(_json, tools)))}
     first = messages[:1] if messages and messages[0].get("role") == SYSTEM else ()
-    found: list[Message] = [merged_message(first[0], told) if first else told]
+    found: list[Message] = [merged_message(first[0], instructions) if first else instructions]
     was_result = False
     for message in messages[len(first) :]:
         is_result = message.get("role") == TOOL
-        said = _result(message) if is_result else _calls(message)
-        if was_result and said.get("role") == USER:  # templates require alternating turns
-            found[-1] = merged_message(found[-1], said)
+        turn = _result(message) if is_result else _calls(message)
+        if was_result and turn.get("role") == USER:  # templates require alternating turns
+            found[-1] = merged_message(found[-1], turn)
         else:
-            found.append(said)
+            found.append(turn)
         was_result = is_result
     return found
 
@@ -139,9 +139,9 @@ def _calls(message: Message) -> Message:
     calls = message.get("tool_calls")
     if not calls:
         return message
-    said = {name: value for name, value in message.items() if name != "tool_calls"}
+    kept = {name: value for name, value in message.items() if name != "tool_calls"}
     texts = "\n".join(f"<tool_call>\n{_call(call)}\n</tool_call>" for call in calls)
-    return merged_message(said, {"content": texts}, between="\n")
+    return merged_message(kept, {"content": texts}, between="\n")
 
 
 def _call(call: Any) -> str:

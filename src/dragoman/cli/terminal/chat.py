@@ -85,23 +85,23 @@ def read_chat(words: ReadWords) -> ChatArguments | None:
     return words.made(ChatArguments, target=read_server(words), prompt=prompt, parameters=read_parameters(words))
 
 
-def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
+def run(config: Config | None, arguments: ChatArguments, console: Console) -> int:
     """Run the conversation. Returns the exit code: 0, or 1 without an answer to the only message. `config` None = a URL."""
-    conversation, tools = Conversation(asked.system), None
-    with citing_option("image", asked.image, OSError, ValueError):
-        if asked.image is not None:
-            conversation.attach(asked.image)
-    with citing_option("tools", asked.tools, OSError, ValueError):
-        if asked.tools is not None:
-            tools = read_tools(asked.tools)
-    server = open_server(config, asked.target, console.variables, console.stderr, needs_template=True)
+    conversation, tools = Conversation(arguments.system), None
+    with citing_option("image", arguments.image, OSError, ValueError):
+        if arguments.image is not None:
+            conversation.attach(arguments.image)
+    with citing_option("tools", arguments.tools, OSError, ValueError):
+        if arguments.tools is not None:
+            tools = read_tools(arguments.tools)
+    server = open_server(config, arguments.target, console.variables, console.stderr, needs_template=True)
     try:
         screen = Screen(console.stdout, console.stderr, console.variables)
-        session = ChatSession(server, conversation, screen, {**_usual_sampling(config), **asked.parameters}, tools)
+        session = ChatSession(server, conversation, screen, {**_usual_sampling(config), **arguments.parameters}, tools)
         is_typed = sys.stdin.isatty() and console.stdout.isatty()
-        if asked.prompt is not None or not is_typed:
-            return _answer_one(session, asked.prompt)
-        return _converse(session, InputHistory(history_path(console.variables) if asked.history else None))
+        if arguments.prompt is not None or not is_typed:
+            return _answer_one(session, arguments.prompt)
+        return _converse(session, InputHistory(history_path(console.variables) if arguments.history else None))
     finally:
         server.close()
 

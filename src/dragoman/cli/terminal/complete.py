@@ -75,17 +75,17 @@ def read_complete(words: ReadWords) -> CompleteArguments | None:
     return words.made(CompleteArguments, target=read_server(words), prompt=prompt, parameters=parameters)
 
 
-def run(config: Config | None, asked: CompleteArguments, console: Console) -> int:
+def run(config: Config | None, arguments: CompleteArguments, console: Console) -> int:
     """Print the continuation. Returns the exit code: 0, 1 without an answer, 130 if interrupted. `config` None = a URL."""
     screen = Screen(console.stdout, console.stderr, console.variables)
-    prompt = _prompt(asked, sys.stdin, console.stderr)
+    prompt = _prompt(arguments, sys.stdin, console.stderr)
     if not prompt:
         screen.error("PROMPT: must be a text that is not empty, as an argument or on the standard input")
         return FAILED
     try:
-        server = open_server(config, asked.target, console.variables, console.stderr)
+        server = open_server(config, arguments.target, console.variables, console.stderr)
         try:
-            _print(server, prompt, asked, screen)
+            _print(server, prompt, arguments, screen)
         finally:
             server.close()
     except AskFailed as error:
@@ -99,27 +99,27 @@ def run(config: Config | None, asked: CompleteArguments, console: Console) -> in
     return 0
 
 
-def _prompt(asked: CompleteArguments, stdin: TextIO, stderr: TextIO) -> str:
+def _prompt(arguments: CompleteArguments, stdin: TextIO, stderr: TextIO) -> str:
     """The prompt, unchanged; the standard input loses its last line end."""
-    if asked.prompt is not None:
-        return asked.prompt
+    if arguments.prompt is not None:
+        return arguments.prompt
     if stdin.isatty():
         stderr.write("dragoman: note: the prompt is read from the terminal; Ctrl-D on an empty line ends it\n")
     return stdin.read().removesuffix("\n")
 
 
-def _print(server: ModelServer, prompt: str, asked: CompleteArguments, screen: Screen) -> None:
-    body: dict[str, Any] = {"model": server.model, "prompt": prompt, **asked.parameters}
-    if asked.logprobs is not None:
-        body["logprobs"] = asked.logprobs
-    if asked.json:
+def _print(server: ModelServer, prompt: str, arguments: CompleteArguments, screen: Screen) -> None:
+    body: dict[str, Any] = {"model": server.model, "prompt": prompt, **arguments.parameters}
+    if arguments.logprobs is not None:
+        body["logprobs"] = arguments.logprobs
+    if arguments.json:
         screen.say(json.dumps(read_json(server, COMPLETIONS_PATH, body), ensure_ascii=False, indent=2))
         return
     answer = server.send(COMPLETIONS_PATH, body | {"stream": True})
     try:
         for event in events(answer, TextEvent):
             for choice in event.choices or ():
-                if asked.logprobs is None:
+                if arguments.logprobs is None:
                     screen.content(choice.text or "")
                 else:
                     screen.content("".join(f"{line}\n" for line in _token_lines(choice.logprobs or TokenLogprobs())))

@@ -129,16 +129,16 @@ class Pace:
         return ", ".join(parts)
 
 
-def progress_words(told: Mapping[str, float | None]) -> str:
+def progress_words(step: Mapping[str, float | None]) -> str:
     """One line on a prompt's progress, by the report of dragoman or of llama.cpp's server, which has less."""
-    total, read, ahead = (told.get(name) or 0 for name in ("total", "processed", "ahead"))
+    total, read, ahead = (step.get(name) or 0 for name in ("total", "processed", "ahead"))
     if ahead:
         words = f"{ahead} before you"
-    elif told.get("time_ms") and total:
+    elif step.get("time_ms") and total:
         words = f"reading the prompt: {100 * read // total} %"
     else:
         words = "you are next"
-    expected_ms = told.get("expected_ms")
+    expected_ms = step.get("expected_ms")
     return words if not expected_ms else f"{words}, about {max(1, round(expected_ms / 1000))} s"
 
 
@@ -268,10 +268,10 @@ class Conversation:
 
     def forget_answer(self) -> bool:
         """Remove everything after the last user or tool message, for another answer; False without such a message."""
-        said = [place for place, message in enumerate(self.messages) if message["role"] in ("user", "tool")]
-        if not said:
+        places = [place for place, message in enumerate(self.messages) if message["role"] in ("user", "tool")]
+        if not places:
             return False
-        del self.messages[said[-1] + 1 :]
+        del self.messages[places[-1] + 1 :]
         return True
 
     def clear(self) -> None:

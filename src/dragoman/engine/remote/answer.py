@@ -91,13 +91,13 @@ class SequenceAnswer:
 
 
 def prompt_logprobs(
-    told: Sequence[dict[str, Candidate] | None] | None, prompt_ids: Sequence[int], num_top: int
+    rows: Sequence[dict[str, Candidate] | None] | None, prompt_ids: Sequence[int], num_top: int
 ) -> list[PromptLogprob | None]:
     """Raises: EngineFailed if an upstream's answer lacks some."""
-    if told is None or len(told) != len(prompt_ids):
-        count = "none" if told is None else str(len(told))
+    if rows is None or len(rows) != len(prompt_ids):
+        count = "none" if rows is None else str(len(rows))
         raise EngineFailed(f"the upstream returned {count} log-probabilities for a prompt of {len(prompt_ids)} tokens")
-    return [None, *map(_prompt_logprob, told[1:], prompt_ids[1:], [num_top] * (len(prompt_ids) - 1))]
+    return [None, *map(_prompt_logprob, rows[1:], prompt_ids[1:], [num_top] * (len(prompt_ids) - 1))]
 
 
 def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top: int) -> PromptLogprob:
@@ -124,17 +124,17 @@ def told_ids(choice: Choice) -> list[int]:
     return []
 
 
-def _rows(told: Logprobs, num_top: int) -> _Rows:
-    if told.content is not None:
+def _rows(logprobs: Logprobs, num_top: int) -> _Rows:
+    if logprobs.content is not None:
         tops = [
             [Logprob(candidate.id, candidate.logprob) for candidate in token.top_logprobs[:num_top]]
-            for token in told.content
+            for token in logprobs.content
         ]
-        return [token.logprob for token in told.content], tops
-    chosen = [_number(value) for value in told.token_logprobs]
+        return [token.logprob for token in logprobs.content], tops
+    chosen = [_number(value) for value in logprobs.token_logprobs]
     if not num_top:
         return chosen, [[] for _ in chosen]
-    return chosen, [_best(candidates or {}, num_top) for candidates in told.top_logprobs or []]
+    return chosen, [_best(candidates or {}, num_top) for candidates in logprobs.top_logprobs or []]
 
 
 def _best(candidates: dict[str, float | None], num_top: int) -> list[Logprob]:
@@ -169,13 +169,13 @@ class Retokeniser:
                 ids += found
         return ids
 
-    def mended(self, text: str, told: list[int]) -> list[int]:
+    def mended(self, text: str, token_ids: list[int]) -> list[int]:
         """The token ids of `text`, given only the last id of each character. Raises: EngineFailed if there are none.
 
         If the result does not end with the given ids, the text counts, not the ids.
         """
-        if len(b"".join(map(self._tokenizer.token_bytes, told))) >= len(text.encode("utf-8", "replace")):
-            return told  # complete; control tokens show no text
+        if len(b"".join(map(self._tokenizer.token_bytes, token_ids))) >= len(text.encode("utf-8", "replace")):
+            return token_ids  # complete; control tokens show no text
         return self.ids(text)
 
     def _exact(self, text: str) -> list[int] | None:

@@ -212,10 +212,10 @@ class RemoteEngine(Delivering):
         async def next_tokens(request: EngineRequest) -> Sequence[Logprob]:
             outputs: list[EngineOutput] = []
             await self._ask(_Run(request, outputs.append, run.trace), 0, 1)
-            told = [top for output in outputs for top in output.top_logprobs or ()]
-            if len(told) != 1:
-                raise EngineFailed(f"the upstream returned log-probabilities for {len(told)} tokens instead of one")
-            return told[0]
+            tops = [top for output in outputs for top in output.top_logprobs or ()]
+            if len(tops) != 1:
+                raise EngineFailed(f"the upstream returned log-probabilities for {len(tops)} tokens instead of one")
+            return tops[0]
 
         run.ranking = None  # beams are ranked already
         for output in await search.run(next_tokens):
@@ -232,8 +232,8 @@ class RemoteEngine(Delivering):
         run.num_cached_tokens = chunk.num_cached_tokens
         if num_top is None:
             return None
-        told = chunk.choices[0].prompt_logprobs if chunk.choices else None
-        return prompt_logprobs(told, request.prompt_ids, num_top)
+        rows = chunk.choices[0].prompt_logprobs if chunk.choices else None
+        return prompt_logprobs(rows, request.prompt_ids, num_top)
 
     async def _ask(self, run: _Run, first: int, count: int) -> None:
         """Request `count` sequences, the first with index `first`, and read them to their ends."""
@@ -260,8 +260,8 @@ class RemoteEngine(Delivering):
     def _token_ids(self, choice: Choice) -> list[int]:
         if not self._common.gives_ids:
             return self._retokeniser.ids(choice.text)
-        told = told_ids(choice)
-        return self._retokeniser.mended(choice.text, told) if self._common.loses_ids else told
+        token_ids = told_ids(choice)
+        return self._retokeniser.mended(choice.text, token_ids) if self._common.loses_ids else token_ids
 
     def _prompt(self, request: EngineRequest) -> tuple[int, ...] | str:
         return request.prompt_ids if self._common.takes_ids else self._retokeniser.prompt_text(request.prompt_ids)

@@ -124,12 +124,12 @@ def _sample(tokenizer: Tokenizer, options: RemoteOptions) -> Sample:
 
 def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: Mapping[str, Any]) -> int:
     """The option, or what the upstreams say, or what config.json does. Raises: EngineOptionError."""
-    said = min((profile.max_model_len for profile in profiles if profile.max_model_len is not None), default=None)
+    shortest = min((profile.max_model_len for profile in profiles if profile.max_model_len is not None), default=None)
     if options.max_model_len is not None:
-        if said is not None and options.max_model_len > said:
-            raise EngineOptionError("max_model_len", f"must be at most {said}, which the servers accept")
+        if shortest is not None and options.max_model_len > shortest:
+            raise EngineOptionError("max_model_len", f"must be at most {shortest}, which the servers accept")
         return options.max_model_len
-    length = said or _number(config, _LENGTHS)
+    length = shortest or _number(config, _LENGTHS)
     if length is None:
         raise EngineOptionError("max_model_len", "must be set: neither the servers nor config.json define it")
     return length

@@ -142,17 +142,17 @@ class Fleet:
         None if neither answers; `tried` then has their errors. The slower request is cancelled.
         """
         ask, drop = ways
-        asked: dict[asyncio.Future[T], Upstream] = {asyncio.ensure_future(ask(first)): first}
+        tasks: dict[asyncio.Future[T], Upstream] = {asyncio.ensure_future(ask(first)): first}
         try:
-            done, _ = await asyncio.wait(asked, timeout=self._hedge_after_s)
+            done, _ = await asyncio.wait(tasks, timeout=self._hedge_after_s)
             second = None if done else self._next(route, {first.url, *tried})  # a failure is retried by the caller
             if second is not None:
                 self.num_hedges += 1
-                asked[asyncio.ensure_future(ask(second))] = second
-            while asked:
-                done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                tasks[asyncio.ensure_future(ask(second))] = second
+            while tasks:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 task = done.pop()
-                upstream = asked.pop(task)
+                upstream = tasks.pop(task)
                 try:
                     answer = task.result()
                 except UpstreamError as error:
@@ -163,7 +163,7 @@ class Fleet:
                     return answer
             return None
         finally:
-            for task in asked:  # not awaited: a cancellation here would lose the winning answer
+            for task in tasks:  # not awaited: a cancellation here would lose the winning answer
                 task.cancel()
                 task.add_done_callback(partial(_drop, drop))
 
@@ -246,6 +246,6 @@ def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
         upstream.is_known = False
 
 
-def _drop(drop: Callable[[T], None], asked: asyncio.Future[T]) -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        drop(asked.result())
+def _drop(drop: Callable[[T], None], task: asyncio.Future[T]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        drop(task.result())

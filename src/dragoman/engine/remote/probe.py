@@ -146,10 +146,10 @@ class _Probe:
         """Sets whether answers have token ids. Raises: UpstreamError if the prompt's ids differ from our tokenizer's."""
         ask = replace(self._ask(profile, max_tokens=4), prompt=self._sample.text)
         choices = await self._accepted(ask, profile)
-        told = next((choice.prompt_token_ids for choice in choices or () if choice.prompt_token_ids), None)
-        if told is not None and tuple(told) != self._sample.token_ids:
+        token_ids = next((choice.prompt_token_ids for choice in choices or () if choice.prompt_token_ids), None)
+        if token_ids is not None and tuple(token_ids) != self._sample.token_ids:
             problem = (
-                f"makes {told[:8]} of {self._sample.text!r}, the tokenizer here {list(self._sample.token_ids[:8])}"
+                f"makes {token_ids[:8]} of {self._sample.text!r}, the tokenizer here {list(self._sample.token_ids[:8])}"
             )
             raise UpstreamError(f"{self._upstream.url} has another tokenizer: it {problem}")
         has_some = any(choice.text for choice in choices or ())
@@ -180,8 +180,8 @@ class _Probe:
             if choices and all(
                 choice.logprobs is not None and choice.logprobs.ids() for choice in choices if choice.token_ids
             ):
-                told = choices[0].logprobs
-                if told is not None and told.ids() is not None:
+                logprobs = choices[0].logprobs
+                if logprobs is not None and logprobs.ids() is not None:
                     return count
         return None
 
@@ -190,13 +190,13 @@ class _Probe:
             chunk = await self._upstream.whole(prompt_body(self._ask(profile), profile, 1), _TRACE)
         except (InvalidRequest, UpstreamError):
             return False
-        told = chunk.choices[0].prompt_logprobs if chunk.choices else None
-        return told is not None and len(told) == len(self._sample.token_ids)
+        rows = chunk.choices[0].prompt_logprobs if chunk.choices else None
+        return rows is not None and len(rows) == len(self._sample.token_ids)
 
     async def _goes_by(self, profile: Profile, **values: Any) -> bool:
         ask = self._ask(profile)
-        asked = replace(ask, request=msgspec.structs.replace(ask.request, **values))
-        return await self._accepted(asked, profile) is not None
+        changed = replace(ask, request=msgspec.structs.replace(ask.request, **values))
+        return await self._accepted(changed, profile) is not None
 
     async def _has_usage(self, profile: Profile) -> bool:
         return await self._accepted(self._ask(profile), replace(profile, has_usage=True)) is not None

@@ -113,8 +113,8 @@ class Upstream:
             async with self._connected().get(f"{self.url}/models", timeout=timeout) as response:
                 content = await response.read()
                 if response.status != 200:
-                    said = error_text(content)
-                    raise UpstreamError(f"GET {self.url}/models is answered {response.status}: {said}")
+                    reason = error_text(content)
+                    raise UpstreamError(f"GET {self.url}/models is answered {response.status}: {reason}")
                 return models.decode(content).data
         except _TROUBLE as error:
             raise self.trouble(error) from error
@@ -179,8 +179,8 @@ class Upstream:
         content = await response.content.read(_MAX_ERROR_BYTES)
         if status in (429, 503):
             wait = response.headers.get("retry-after", "")
-            said = f"{self.url} takes no requests for now ({status}): {error_text(content)}"
-            raise UpstreamBusy(said, int(wait) if wait.isascii() and wait.isdigit() else 1)
+            message = f"{self.url} takes no requests for now ({status}): {error_text(content)}"
+            raise UpstreamBusy(message, int(wait) if wait.isascii() and wait.isdigit() else 1)
         if status in (400, 413, 422):
             raise client_error(content, self.url)
         # The rest is not the client's fault: a wrong key, a missing model, a failing server.

@@ -206,11 +206,11 @@ def draft_directory(path: Path, facts: ModelFacts) -> Path:
 
 def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts | None) -> None:
     """Raises: EngineOptionError if guessing is requested, but the model or its draft model has states."""
-    asked, allowed = ("draft_model", "left out") if options.draft_model is not None else ("speculation", "auto or off")
+    option, allowed = ("draft_model", "left out") if options.draft_model is not None else ("speculation", "auto or off")
     for model in (facts, draft):
         if model is not None and model.state_layers and options.speculates:
             reason = "has layers with one state for all tokens of a sequence, from which none can be taken back"
-            raise EngineOptionError(asked, f"must be {allowed}: {model.architecture} {reason}")
+            raise EngineOptionError(option, f"must be {allowed}: {model.architecture} {reason}")
 
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:

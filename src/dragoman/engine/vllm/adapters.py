@@ -178,8 +178,8 @@ class VllmAdapters:
         held = Held(number, self._make_words(f"{name}#{number}", number, str(directory)))
         try:
             await self._llm.add_lora(held.words)
-            told = await self._llm.collective_rpc(METHOD, args=(number,))
-            left_out = set.intersection(*map(set, told))  # a worker may have only some layers
+            answers = await self._llm.collective_rpc(METHOD, args=(number,))
+            left_out = set.intersection(*map(set, answers))  # a worker may have only some layers
             if left_out:
                 raise ModelError(f"it has no place for {', '.join(sorted(left_out)[:3])}")
         except Exception:

@@ -289,9 +289,9 @@ class VllmEngine(Delivering):
             prompt = await self._last(msgspec.structs.replace(request, sampling=alone, max_tokens=0), words)
 
         async def next_tokens(request: EngineRequest) -> Sequence[Logprob]:
-            told = (await self._last(request, words)).top_logprobs
-            assert told is not None
-            return told[0]
+            tops = (await self._last(request, words)).top_logprobs
+            assert tops is not None
+            return tops[0]
 
         outputs = await search.run(next_tokens)
         if prompt is not None:
@@ -318,15 +318,15 @@ class VllmEngine(Delivering):
         self._num_live += 1
         try:
             async with aclosing(outputs):
-                async for told in outputs:
-                    output = output_of(request, index, told.outputs[0])
+                async for answer in outputs:
+                    output = output_of(request, index, answer.outputs[0])
                     if is_first:
                         is_first = False
-                        output.num_cached_tokens = told.num_cached_tokens or 0
-                        if told.prompt_logprobs:
+                        output.num_cached_tokens = answer.num_cached_tokens or 0
+                        if answer.prompt_logprobs:
                             num_top = request.sampling.prompt_logprobs or 0
                             output.prompt_logprobs = prompt_logprobs_of(
-                                told.prompt_logprobs, request.prompt_ids, num_top
+                                answer.prompt_logprobs, request.prompt_ids, num_top
                             )
                     is_cut = end is not None and cut_at_stop(output, end)
                     put(output)

@@ -36,8 +36,8 @@ class VllmFactory:
         _check_installed()
         if vllm_uses_gpu():
             return MemoryNeeds(0)
-        told = setup.options.get("kv_cache_gb")
-        least, useful = (LEAST_CACHE, USEFUL_CACHE) if told is None else (int(told * GIB), int(told * GIB))
+        cache_gb = setup.options.get("kv_cache_gb")
+        least, useful = (LEAST_CACHE, USEFUL_CACHE) if cache_gb is None else (int(cache_gb * GIB), int(cache_gb * GIB))
         return MemoryNeeds(_weight_bytes(setup), least_cache=least, useful_cache=useful)
 
     def load(self, setup: EngineSetup) -> LoadedVllm:

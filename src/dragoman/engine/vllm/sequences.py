@@ -108,10 +108,10 @@ def top_of(candidates: Candidates, num_top: int) -> list[Logprob]:
 
 
 def prompt_logprobs_of(
-    told: Sequence[Candidates | None], prompt_ids: Sequence[int], num_top: int
+    rows: Sequence[Candidates | None], prompt_ids: Sequence[int], num_top: int
 ) -> list[PromptLogprob | None]:
     found: list[PromptLogprob | None] = []
-    for token_id, candidates in zip(prompt_ids, told, strict=True):
+    for token_id, candidates in zip(prompt_ids, rows, strict=True):
         if candidates is None:
             found.append(None)
             continue
@@ -121,12 +121,12 @@ def prompt_logprobs_of(
     return found
 
 
-def finish_reason_of(request: EngineRequest, told: str, last_id: int) -> FinishReason:
+def finish_reason_of(request: EngineRequest, reason: str, last_id: int) -> FinishReason:
     """Raises: EngineFailed if vLLM gave the sequence up."""
-    if told == "length":
+    if reason == "length":
         return FinishReason.LENGTH
-    if told != "stop":
-        raise EngineFailed(f"generation failed: vLLM ended the sequence with {told}")
+    if reason != "stop":
+        raise EngineFailed(f"generation failed: vLLM ended the sequence with {reason}")
     return request.end_reasons().get(last_id, FinishReason.STOP_TOKEN)
 
 
@@ -144,8 +144,8 @@ def output_of(request: EngineRequest, index: int, piece: Piece) -> EngineOutput:
         output.top_logprobs = [top_of(row, request.sampling.logprobs or 0) for row in rows]
     if piece.finish_reason is not None:
         last_id = token_ids[-1] if token_ids else -1
-        told = finish_reason_of(request, piece.finish_reason, last_id)
-        output.finish_reason = told if request.max_tokens else FinishReason.LENGTH
+        reason = finish_reason_of(request, piece.finish_reason, last_id)
+        output.finish_reason = reason if request.max_tokens else FinishReason.LENGTH
         output.cumulative_logprob = piece.cumulative_logprob if request.max_tokens else None
     return output
 

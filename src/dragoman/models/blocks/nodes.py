@@ -19,9 +19,9 @@ def parameter(name: str, *shape: int, dtype: Any = ov.Type.f32) -> Any:
     return made
 
 
-def marked(x: Node, mark: str, told: str = "") -> Node:
+def marked(x: Node, mark: str, value: str = "") -> Node:
     """x itself, whose node now has a mark by which `fusing` knows what it is."""
-    x.get_node().get_rt_info()[mark] = told
+    x.get_node().get_rt_info()[mark] = value
     return x
 
 

@@ -221,8 +221,8 @@ class GptNeo(Gpt):
     def read(self, config: Config) -> None:
         config.skip("embed_dropout", "resid_dropout")
         num_layers = config.count("num_hidden_layers")
-        told = config.value("attention_types", [[list(_KINDS), -(-num_layers // 2)]])
-        kinds = _repeated(told, num_layers)
+        pairs = config.value("attention_types", [[list(_KINDS), -(-num_layers // 2)]])
+        kinds = _repeated(pairs, num_layers)
         if kinds is None or len(kinds) != num_layers or not set(kinds) <= set(_KINDS):
             raise config.error("attention_types", f"pairs of kinds (global, local) and counts, for {num_layers} layers")
         config.expect(attention_layers=kinds)
@@ -233,12 +233,12 @@ class GptNeo(Gpt):
         return replace(super().attention_facts(config, index), scale=1.0, window=self.windows[index])
 
 
-def _repeated(told: Any, most: int) -> list[str] | None:
+def _repeated(pairs: Any, most: int) -> list[str] | None:
     """The kind of each layer, of lists of kinds and how often they come; None if that is not what is told."""
-    if not isinstance(told, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in told):
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         return None
     kinds: list[str] = []
-    for group, count in told:
+    for group, count in pairs:
         if not isinstance(group, list) or not isinstance(count, int) or not 0 < count <= most:
             return None
         if not all(isinstance(kind, str) for kind in group):

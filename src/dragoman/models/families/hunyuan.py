@@ -71,6 +71,6 @@ class HunyuanExperts(WithExperts, HunyuanDense):
         active = config.value("num_experts_per_tok")
         if isinstance(active, list) and active and active == [active[0]] * num_layers:
             active = active[0]
-        told = Config({"num_experts_per_tok": active, **{key: config.value(key) for key in _OF_EXPERTS}})
+        shared = Config({"num_experts_per_tok": active, **{key: config.value(key) for key in _OF_EXPERTS}})
         rule = RoutingRule(is_normalized=True)
-        return read_experts(told, rule, size="intermediate_size", shared_size=size)
+        return read_experts(shared, rule, size="intermediate_size", shared_size=size)

@@ -270,10 +270,10 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     report(COMPILING, 0.0)
     core = runtime(has_operations=profile.kernels == "own")
     compiled = core.compile_model(graph, "CPU", properties)
-    told = None if words is None else core.compile_model(words, "CPU", properties)
+    compiled_words = None if words is None else core.compile_model(words, "CPU", properties)
     del graph, words
     denses = [_read_dense(model_dir, module) for module in recipe.denses]
-    pooler = LoadedPooler(compiled, model, recipe, denses, profile, told)
+    pooler = LoadedPooler(compiled, model, recipe, denses, profile, compiled_words)
     report(WARMING_UP, 0.0)
     pooler.run([PooledText((0, 0))])
     report(WARMING_UP, 1.0)

@@ -305,15 +305,15 @@ def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
 
 
 def _tasks(raw_config: Mapping[str, Any]) -> dict[str, str]:
-    names, told = raw_config.get(TASKS), raw_config.get("task_instructions") or {}
+    names, instructions = raw_config.get(TASKS), raw_config.get("task_instructions") or {}
     if names is None:
         return {}
     if not isinstance(names, list) or not names or len(set(map(str, names))) < len(names):
         raise ModelError(f"config.json {TASKS} is {shown(names)}, allowed: a list of different names")
-    are_texts = isinstance(told, dict) and all(isinstance(text, str) for text in told.values())
-    if not are_texts or any(name not in told for name in names):
-        raise ModelError(f"config.json task_instructions is {shown(told)}, allowed: a text for each of {TASKS}")
-    return {name: told[name] for name in names}
+    are_texts = isinstance(instructions, dict) and all(isinstance(text, str) for text in instructions.values())
+    if not are_texts or any(name not in instructions for name in names):
+        raise ModelError(f"config.json task_instructions is {shown(instructions)}, allowed: a text for each of {TASKS}")
+    return {name: instructions[name] for name in names}
 
 
 def _lengths(model_dir: Path) -> tuple[int | None, bool]:
@@ -376,11 +376,11 @@ def _labels(raw_config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _class_activation(raw_config: Mapping[str, Any]) -> str:
     """A softmax by default, as in transformers' pipeline."""
-    said = raw_config.get("function_to_apply")
-    if said is not None:
-        if said not in _FUNCTIONS:
-            raise ModelError(f"config.json function_to_apply is {shown(said)}, allowed: {', '.join(_FUNCTIONS)}")
-        return _FUNCTIONS[said]
+    function = raw_config.get("function_to_apply")
+    if function is not None:
+        if function not in _FUNCTIONS:
+            raise ModelError(f"config.json function_to_apply is {shown(function)}, allowed: {', '.join(_FUNCTIONS)}")
+        return _FUNCTIONS[function]
     problem = raw_config.get("problem_type")
     if problem is not None and problem not in _PROBLEMS:
         raise ModelError(f"config.json problem_type is {shown(problem)}, allowed: {', '.join(_PROBLEMS)}")

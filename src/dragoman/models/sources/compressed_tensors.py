@@ -153,8 +153,8 @@ def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
     size = columns_in_group(name, num_columns, num_groups, scheme.group_size)
 
     def read(tensors: Tensors) -> PackedMatrix:
-        if name + _SHAPE in headers and (said := tensors.stored(name + _SHAPE).tolist()) != [num_rows, num_columns]:
-            raise ModelError(f"tensor {name + _SHAPE!r} holds {said}, the others imply {[num_rows, num_columns]}")
+        if name + _SHAPE in headers and (shape := tensors.stored(name + _SHAPE).tolist()) != [num_rows, num_columns]:
+            raise ModelError(f"tensor {name + _SHAPE!r} holds {shape}, the others imply {[num_rows, num_columns]}")
         order = zeros = None
         if name + _GROUPS in headers and (groups := tensors.stored(name + _GROUPS)).min() >= 0:  # -1: it has none
             order = column_order(name + _GROUPS, groups, num_groups)

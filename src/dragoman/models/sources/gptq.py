@@ -62,12 +62,12 @@ class Gptq:
             raise ModelError(f"tensor {stem + _ZEROS!r} has zero points of {bits} bits, allowed: 4 or 8")
         check_shape(headers, stem + _ZEROS, (num_groups, num_rows * bits // WORD_BITS))
         num_columns = num_words * WORD_BITS // bits
-        told = group_parts(headers, stem + _GROUPS, num_columns)
-        parts = (stem + _WORDS, stem + _SCALES, stem + _ZEROS, *told)
+        groups_parts = group_parts(headers, stem + _GROUPS, num_columns)
+        parts = (stem + _WORDS, stem + _SCALES, stem + _ZEROS, *groups_parts)
         size = columns_in_group(stem, num_columns, num_groups, self._group_size)
 
         def read(tensors: Tensors) -> PackedMatrix:
-            groups = tensors.stored(stem + _GROUPS) if told else None
+            groups = tensors.stored(stem + _GROUPS) if groups_parts else None
             order = None if groups is None else column_order(stem + _GROUPS, groups, num_groups)
             zeros = self._zero_points(tensors.stored(stem + _ZEROS), bits)
             words = words_of(tensors.stored(stem + _WORDS)).T

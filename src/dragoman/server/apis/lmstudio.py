@@ -207,8 +207,8 @@ class _StatsEncoder(Encoder):
             self._calls_tools |= bool(event.tool_calls)
         return self._inner.event(request_index, event)
 
-    def progress(self, told: ToldProgress) -> bytes:
-        return self._inner.progress(told)
+    def progress(self, progress: ToldProgress) -> bytes:
+        return self._inner.progress(progress)
 
     def end(self) -> bytes:
         last = self._inner.end()

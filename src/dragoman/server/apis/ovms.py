@@ -219,10 +219,10 @@ def _model_of(http: HttpCall, server: Server) -> ServedModel:
 
 
 def _check_version(http: HttpCall, version: str) -> None:
-    asked = http.path_params.get("version", version)
-    if asked != version:
+    wanted = http.path_params.get("version", version)
+    if wanted != version:
         name = http.path_params["name"]
-        raise NotFound(f"Model or workflow not found: {name} version {asked} (served: version {version})")
+        raise NotFound(f"Model or workflow not found: {name} version {wanted} (served: version {version})")
 
 
 def _name_of(model: ServedModel, http: HttpCall) -> str:

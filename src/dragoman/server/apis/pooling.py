@@ -185,8 +185,8 @@ async def _pool(call: TextsCall[PoolingBody]) -> PoolingList:
         made: Pooled[Any] = await _classes(call, service)
     else:
         made = await _vectors(call, service, is_of_tokens=task == "token_embed")
-    told = vector_writer(body.encoding_format)
-    data: Any = await encoded_arrays(made.values, lambda index, row: PoolingItem(index, "pooling", told(row)))
+    written = vector_writer(body.encoding_format)
+    data: Any = await encoded_arrays(made.values, lambda index, row: PoolingItem(index, "pooling", written(row)))
     return PoolingList(f"pool-{call.request_id}", "list", *_about(call), data, usage_of(made.num_tokens))
 
 

@@ -262,8 +262,8 @@ async def _predict(call: TextsCall[TeiPredictBody]) -> Any:
     )
     made = await field.asked(service.classify, request)
     labels = service.facts.labels
-    told = [[TeiPrediction(row[place], labels[place]) for place in best_first(row)] for row in made.values.tolist()]
-    return told if field.is_list else told[0]
+    rows = [[TeiPrediction(row[place], labels[place]) for place in best_first(row)] for row in made.values.tolist()]
+    return rows if field.is_list else rows[0]
 
 
 def _text(name: str, value: Any, limits: Limits) -> str | tuple[str, str]:

@@ -330,8 +330,8 @@ NAME = "text"
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    asked = {"hold_ms": "text_status_hold_ms", "chat_template": "text_chat_template"}
-    chosen = {name: profile.settings[option] for name, option in asked.items() if option in profile.settings}
+    options = {"hold_ms": "text_status_hold_ms", "chat_template": "text_chat_template"}
+    chosen = {name: profile.settings[option] for name, option in options.items() if option in profile.settings}
     return {NAME: TextDialect(sampling=profile.default_sampling, limits=profile.limits, **chosen)}
 
 

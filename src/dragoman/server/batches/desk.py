@@ -224,13 +224,13 @@ def checked(source: Path, path: str) -> tuple[int, str, tuple[Fault, ...]]:
         if isinstance(request, BadLine):
             faults.append(Fault(request.code, request.message, number, request.param))
         elif request.path != path:
-            told = f"line {number}: url {request.path}: must be {path}, as the batch's endpoint"
-            faults.append(Fault("mismatched_url", told, number, "url"))
+            message = f"line {number}: url {request.path}: must be {path}, as the batch's endpoint"
+            faults.append(Fault("mismatched_url", message, number, "url"))
         elif request.custom_id in seen:
-            told = (
+            message = (
                 f"line {number}: custom_id {request.custom_id[:80]!r} stands on line {seen[request.custom_id]} already"
             )
-            faults.append(Fault("duplicate_custom_id", told, number, "custom_id"))
+            faults.append(Fault("duplicate_custom_id", message, number, "custom_id"))
         else:
             seen[request.custom_id] = number
             model = model or _model_of(request)  # JSON nested too deeply to be read does not count
@@ -288,14 +288,14 @@ def _finish(store: Store, batch: StoredBatch, state: State, faults: tuple[Fault,
 
 
 def _unanswered(source: Path, answered: set[str | None], state: State) -> Iterator[bytes]:
-    told = {
+    details = {
         "expired": "the batch's completion window ended before this request was answered",
         "cancelled": "the batch was cancelled before this request was answered",
     }[state]
     for number, line in _lines(source):
         request = read_line(number, line)
         if request.custom_id not in answered:
-            yield bad_line(BadLine(number, request.custom_id, f"batch_{state}", told))
+            yield bad_line(BadLine(number, request.custom_id, f"batch_{state}", details))
 
 
 class _OutputFiles:
@@ -406,6 +406,6 @@ def _position(ids: Sequence[str], wanted: str, name: str) -> int:
 def _limit(query: Mapping[str, str], names: PageNames) -> int:
     text = query.get("limit") or str(names.usual)
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= names.most):
-        told = f"limit must be an integer from 1 to {names.most}, got {text[:MAX_SHOWN]!r}"
-        raise InvalidParameter(told, param="limit")
+        message = f"limit must be an integer from 1 to {names.most}, got {text[:MAX_SHOWN]!r}"
+        raise InvalidParameter(message, param="limit")
     return int(text)

@@ -47,13 +47,11 @@ class ThinkingPlan:
         """In tokens, None = any number. `defaults`: the template's arguments of every chat. Raises: InvalidParameter."""
         budget = request.sampling.thinking_token_budget
         if isinstance(request.prompt, ChatPrompt):
-            told = told_budget(request.prompt.template_kwargs)
-            if None not in (budget, told) and budget != told:
-                message = (
-                    f"{_TOLD} must be the same as the budget that the request says elsewhere ({budget}), got {told}"
-                )
-                raise InvalidParameter(message, param=_TOLD)
-            candidates = (budget, told, told_budget(defaults), self._bounds.budget)
+            template_budget = told_budget(request.prompt.template_kwargs)
+            if None not in (budget, template_budget) and budget != template_budget:
+                allowed = f"the same as the budget that the request says elsewhere ({budget})"
+                raise InvalidParameter(f"{_TOLD} must be {allowed}, got {template_budget}", param=_TOLD)
+            candidates = (budget, template_budget, told_budget(defaults), self._bounds.budget)
             budget = next((candidate for candidate in candidates if candidate is not None), None)
         return None if budget == UNBOUNDED else budget
 
@@ -87,11 +85,11 @@ class ThinkingPlan:
 
 def told_budget(kwargs: Mapping[str, Any]) -> int | None:
     """The budget in a template's arguments. Raises: InvalidParameter."""
-    told = kwargs.get(_BUDGET)
-    if told is not None and (type(told) is not int or not UNBOUNDED <= told <= _MOST):
-        message = f"{_TOLD} must be an integer between {UNBOUNDED} and {_MOST}, got {shown_json(told, 60)}"
+    budget = kwargs.get(_BUDGET)
+    if budget is not None and (type(budget) is not int or not UNBOUNDED <= budget <= _MOST):
+        message = f"{_TOLD} must be an integer between {UNBOUNDED} and {_MOST}, got {shown_json(budget, 60)}"
         raise InvalidParameter(message, param=_TOLD)
-    return told
+    return budget
 
 
 def told_of(prompt: Prompt, budget: int | None) -> Prompt:

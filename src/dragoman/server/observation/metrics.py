@@ -145,11 +145,11 @@ class MetricsRegistry:
 
 
 def _field(name: str, models: Mapping[str, Health] | Mapping[str, EngineStats]) -> dict[str, Any]:
-    return {model: getattr(told, name) for model, told in models.items()}
+    return {model: getattr(facts, name) for model, facts in models.items()}
 
 
 def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:
-    upstreams = {(model, upstream.name): upstream for model, told in health.items() for upstream in told.upstreams}
+    upstreams = {(model, upstream.name): upstream for model, state in health.items() for upstream in state.upstreams}
     if not upstreams:
         return
     healthy = {key: float(upstream.is_healthy) for key, upstream in upstreams.items()}

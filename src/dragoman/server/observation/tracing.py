@@ -151,20 +151,20 @@ def _phases(request: RequestRecord) -> Iterator[_Phase]:
     cached = {"gen_ai.usage.cache_read.input_tokens": request.num_cached_tokens}
     yield _Phase("prefill", at_s, first_s, {**named, **cached, "gen_ai.usage.input_tokens": request.num_prompt_tokens})
     last_s = max(times[-1] for times in request.event_s)
-    told = {
+    attributes = {
         "gen_ai.usage.output_tokens": request.num_completion_tokens,
         "dragoman.preemptions": request.num_preemptions,
     }
     if request.num_draft_tokens:
-        told["dragoman.draft_tokens"] = request.num_draft_tokens
-        told["dragoman.accepted_tokens"] = request.num_accepted_tokens
-    yield _Phase("decode", first_s, last_s, {**named, **told})
+        attributes["dragoman.draft_tokens"] = request.num_draft_tokens
+        attributes["dragoman.accepted_tokens"] = request.num_accepted_tokens
+    yield _Phase("decode", first_s, last_s, {**named, **attributes})
 
 
 def _attributes(record: CallRecord) -> Iterator[tuple[str, Any]]:
     """The attributes of a call's span; never prompts or answers."""
-    asked = next((request.asked for request in record.requests if request.asked is not None), None)
-    is_chat = asked is not None and isinstance(asked.prompt, ChatPrompt)
+    asked_request = next((request.asked for request in record.requests if request.asked is not None), None)
+    is_chat = asked_request is not None and isinstance(asked_request.prompt, ChatPrompt)
     yield "gen_ai.operation.name", "chat" if is_chat else "text_completion"
     yield "gen_ai.provider.name", "dragoman"
     yield "gen_ai.response.id", record.call_id
@@ -185,11 +185,11 @@ def _attributes(record: CallRecord) -> Iterator[tuple[str, Any]]:
     reasons = [reason for request in record.requests for reason in request.finish_reasons]
     if reasons:
         yield "gen_ai.response.finish_reasons", reasons
-    if asked is None:
+    if asked_request is None:
         return
-    sampling = asked.sampling
+    sampling = asked_request.sampling
     named = {
-        "max_tokens": asked.max_tokens,
+        "max_tokens": asked_request.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or None,

@@ -96,8 +96,8 @@ class TextPreparer:
     def _framed(self, request: EmbedRequest, longest: int, frame: Frame, prompt: str = "") -> list[PooledText]:
         most = self.facts.dimensions
         if request.dimensions is not None and not 1 <= request.dimensions <= most:
-            told = f"dimensions must be between 1 and {most}, got {request.dimensions}"
-            raise InvalidParameter(told, param="dimensions")
+            message = f"dimensions must be between 1 and {most}, got {request.dimensions}"
+            raise InvalidParameter(message, param="dimensions")
         if not request.texts:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
         bounds = _Bounds(longest, request.truncation)
@@ -319,13 +319,13 @@ class TextPreparer:
             before = self.tokenizer.encode_all(["" if name is None else self.facts.prompts[name]])[0]
         return min(self.facts.max_tokens, most + len(before) + self.tokenizer.frame.num_special)
 
-    def _longest(self, asked: int | None) -> int:
+    def _longest(self, wanted: int | None) -> int:
         most = self.facts.max_tokens
-        if asked is None:
+        if wanted is None:
             return most
-        if not 1 <= asked <= most:
-            raise InvalidParameter(f"max_tokens must be between 1 and {most}, got {asked}", param="max_tokens")
-        return asked
+        if not 1 <= wanted <= most:
+            raise InvalidParameter(f"max_tokens must be between 1 and {most}, got {wanted}", param="max_tokens")
+        return wanted
 
 
 def is_pair(text: Text | tuple[str, str]) -> bool:

@@ -97,11 +97,11 @@ class Gate:
             )
         if caller.limits:
             try:
-                told = self.limits.admit(caller)
+                headers = self.limits.admit(caller)
             except RateLimited:
                 exchange.also_sent = {**exchange.also_sent, **self.limits.headers(caller)}
                 raise
-            exchange.also_sent = {**exchange.also_sent, **told}
+            exchange.also_sent = {**exchange.also_sent, **headers}
 
 
 def find_caller(keyring: Keyring, headers: Mapping[str, str]) -> Caller | None:
@@ -248,12 +248,12 @@ class RateLimits:
 
     def headers(self, caller: Caller) -> Mapping[str, str]:
         now_s = self._clock()
-        told = {}
+        headers = {}
         for name, bucket in self._of(caller, now_s).items():
-            told[f"x-ratelimit-limit-{name}"] = str(bucket.size)
-            told[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(bucket.left(now_s))))
-            told[f"x-ratelimit-reset-{name}"] = f"{bucket.until_s(bucket.size, now_s):.3f}s"
-        return told
+            headers[f"x-ratelimit-limit-{name}"] = str(bucket.size)
+            headers[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(bucket.left(now_s))))
+            headers[f"x-ratelimit-reset-{name}"] = f"{bucket.until_s(bucket.size, now_s):.3f}s"
+        return headers
 
     def _of(self, caller: Caller, now_s: float) -> dict[str, Bucket]:
         found = {}

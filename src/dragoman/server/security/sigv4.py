@@ -66,8 +66,8 @@ class SignedRequest:
         hashed = hashlib.sha256(canonical).hexdigest()
         text = f"{ALGORITHM}\n{self.stamp}\n{scope}\n{hashed}"
         expected = hmac.digest(_signing_key(self.pair.secret, self.scope), text.encode(), "sha256").hex()
-        told = _values(self.head.fields, BODY_HASH)
-        is_body_told = not told or told == [body_hash]
+        digests = _values(self.head.fields, BODY_HASH)
+        is_body_told = not digests or digests == [body_hash]
         if not hmac.compare_digest(expected, self.signature) or not is_body_told or self.pair is _STRANGER:
             raise BadSignature(
                 "The request signature does not match: the access key, its secret, or the signed content differs"
@@ -91,9 +91,9 @@ def read_signature(
     stamp = _stamp(head, match["date"], clock())
     names = match["names"].split(";")
     _check_names(head, names)
-    for told in _values(head.fields, BODY_HASH):
-        if not re.fullmatch(r"[0-9a-f]{64}", told):
-            raise BadSignature(f"The body must be signed: {BODY_HASH} must be its SHA-256, got {told[:40]!r}")
+    for digest in _values(head.fields, BODY_HASH):
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise BadSignature(f"The body must be signed: {BODY_HASH} must be its SHA-256, got {digest[:40]!r}")
     pair = pairs.get(match["id"], _STRANGER)
     token = "".join(_values(head.fields, TOKEN))
     if pair is not _STRANGER and not hmac.compare_digest(token.encode(), pair.session_token.encode()):

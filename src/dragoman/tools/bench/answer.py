@@ -220,8 +220,8 @@ def read_responses(sample: Sample, event: bytes, now_s: float) -> None:
     if read.type.endswith(".delta"):
         sample.piece_times_s.append(now_s)
     elif read.type in ("error", "response.failed"):
-        told = read.response.error if read.response is not None else None
-        sample.fail_inside(told or read.error or read.message or read.type)
+        error = read.response.error if read.response is not None else None
+        sample.fail_inside(error or read.error or read.message or read.type)
     elif read.type in ("response.completed", "response.incomplete"):
         sample.is_ended = True
     if read.response is not None and read.response.usage is not None:

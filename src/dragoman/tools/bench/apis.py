@@ -66,77 +66,81 @@ class BenchApi:
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def _ending(asked: Question, name: str = "ignore_eos") -> Body:
-    return {name: True} if asked.ignore_eos else {}
+def _ending(question: Question, name: str = "ignore_eos") -> Body:
+    return {name: True} if question.ignore_eos else {}
 
 
-def _streamed(asked: Question) -> Body:
-    shared = {"model": asked.model, "max_tokens": asked.output_tokens, "temperature": 0, "stream": True}
-    return {**shared, "stream_options": {"include_usage": True}, **_ending(asked)}
+def _streamed(question: Question) -> Body:
+    shared = {"model": question.model, "max_tokens": question.output_tokens, "temperature": 0, "stream": True}
+    return {**shared, "stream_options": {"include_usage": True}, **_ending(question)}
 
 
-def _chat(asked: Question) -> Body:
-    return {**_streamed(asked), "messages": asked.prompt.conversation}
+def _chat(question: Question) -> Body:
+    return {**_streamed(question), "messages": question.prompt.conversation}
 
 
-def _completions(asked: Question) -> Body:
-    return {**_streamed(asked), "prompt": asked.prompt.text}
+def _completions(question: Question) -> Body:
+    return {**_streamed(question), "prompt": question.prompt.text}
 
 
-def _responses(asked: Question) -> Body:
-    content = asked.prompt.conversation if asked.prompt.messages else asked.prompt.text
-    most = {"max_output_tokens": asked.output_tokens}
-    shared = {"model": asked.model, "temperature": 0, "stream": True, "store": False}
-    return {**shared, "input": content, **most, **_ending(asked)}
+def _responses(question: Question) -> Body:
+    content = question.prompt.conversation if question.prompt.messages else question.prompt.text
+    most = {"max_output_tokens": question.output_tokens}
+    shared = {"model": question.model, "temperature": 0, "stream": True, "store": False}
+    return {**shared, "input": content, **most, **_ending(question)}
 
 
-def _messages(asked: Question) -> Body:
+def _messages(question: Question) -> Body:
     system = " ".join(
-        str(message.get("content")) for message in asked.prompt.conversation if message.get("role") == "system"
+        str(message.get("content")) for message in question.prompt.conversation if message.get("role") == "system"
     )
-    turns = [message for message in asked.prompt.conversation if message.get("role") != "system"]
-    shared = {"model": asked.model, "max_tokens": asked.output_tokens, "temperature": 0, "stream": True}
+    turns = [message for message in question.prompt.conversation if message.get("role") != "system"]
+    shared = {"model": question.model, "max_tokens": question.output_tokens, "temperature": 0, "stream": True}
     return {**shared, "messages": turns, **({"system": system} if system else {})}
 
 
-def _lmi(asked: Question) -> Body:
-    parameters = {"max_new_tokens": asked.output_tokens, "details": True, **_ending(asked, "ignore_eos_token")}
-    return {"inputs": asked.prompt.text, "parameters": parameters, "stream": True}
+def _lmi(question: Question) -> Body:
+    parameters = {"max_new_tokens": question.output_tokens, "details": True, **_ending(question, "ignore_eos_token")}
+    return {"inputs": question.prompt.text, "parameters": parameters, "stream": True}
 
 
-def _tgi(asked: Question) -> Body:
-    parameters = {"max_new_tokens": asked.output_tokens, "details": True}
-    return {"inputs": asked.prompt.text, "parameters": parameters}
+def _tgi(question: Question) -> Body:
+    parameters = {"max_new_tokens": question.output_tokens, "details": True}
+    return {"inputs": question.prompt.text, "parameters": parameters}
 
 
-def _ollama_options(asked: Question) -> Body:
-    return {"model": asked.model, "stream": True, "options": {"num_predict": asked.output_tokens, "temperature": 0}}
+def _ollama_options(question: Question) -> Body:
+    return {
+        "model": question.model,
+        "stream": True,
+        "options": {"num_predict": question.output_tokens, "temperature": 0},
+    }
 
 
-def _ollama(asked: Question) -> Body:
-    return {**_ollama_options(asked), "messages": asked.prompt.conversation}
+def _ollama(question: Question) -> Body:
+    return {**_ollama_options(question), "messages": question.prompt.conversation}
 
 
-def _ollama_generate(asked: Question) -> Body:
-    return {**_ollama_options(asked), "prompt": asked.prompt.text, "raw": True}
+def _ollama_generate(question: Question) -> Body:
+    return {**_ollama_options(question), "prompt": question.prompt.text, "raw": True}
 
 
-def _text(asked: Question) -> Body:
-    return {"id": "bench", "prompt": asked.prompt.text, "maxLength": asked.output_tokens}
+def _text(question: Question) -> Body:
+    return {"id": "bench", "prompt": question.prompt.text, "maxLength": question.output_tokens}
 
 
-def _text_batch(asked: Question) -> Body:
-    prompts = [{"id": str(number), "prompt": prompt.text} for number, prompt in enumerate(asked.prompts)]
-    return {"prompts": prompts, "maxLength": asked.output_tokens}
+def _text_batch(question: Question) -> Body:
+    prompts = [{"id": str(number), "prompt": prompt.text} for number, prompt in enumerate(question.prompts)]
+    return {"prompts": prompts, "maxLength": question.output_tokens}
 
 
-def _embeddings(asked: Question) -> Body:
-    return {"model": asked.model, "input": [prompt.text for prompt in asked.prompts]}
+def _embeddings(question: Question) -> Body:
+    return {"model": question.model, "input": [prompt.text for prompt in question.prompts]}
 
 
-def _rerank(asked: Question) -> Body:
-    documents = [prompt.text for prompt in asked.prompts]
-    return {"model": asked.model, "query": "Which of these is about the sea?", "documents": documents}
+def _rerank(question: Question) -> Body:
+    documents = [prompt.text for prompt in question.prompts]
+    return {"model": question.model, "query": "Which of these is about the sea?", "documents": documents}
 
 
 _TAGS = "/api/tags"

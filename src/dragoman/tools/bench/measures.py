@@ -141,12 +141,12 @@ def failures(samples: Sequence[Sample]) -> list[Failures]:
 
 
 def counted_by(good: Sequence[Sample], *, is_streamed: bool) -> CountedBy:
-    told = sum(sample.output_tokens is not None for sample in good)
-    if good and told == len(good):
+    num_counted = sum(sample.output_tokens is not None for sample in good)
+    if good and num_counted == len(good):
         return "usage"
-    if not told and (not is_streamed or all(len(sample.piece_times_s) < 2 for sample in good)):
+    if not num_counted and (not is_streamed or all(len(sample.piece_times_s) < 2 for sample in good)):
         return "nobody"  # complete answers
-    return "both" if told else "pieces"
+    return "both" if num_counted else "pieces"
 
 
 def _prompt_tokens(good: Sequence[Sample]) -> int | None:

@@ -44,21 +44,21 @@ class Question:
     machine: Machine = field(default_factory=Machine)
 
 
-def examine(asked: Question) -> list[Section]:
+def examine(question: Question) -> list[Section]:
     """All sections. Takes up to three seconds, as memory and disks are measured."""
-    processor = processor_facts(asked.machine)
-    memory = memory_facts(asked.machine, max(1, round(processor.cores_of_time)))
+    processor = processor_facts(question.machine)
+    memory = memory_facts(question.machine, max(1, round(processor.cores_of_time)))
     # Only the first cache's disk is measured, as every start reads it.
-    caches = tuple(cache_facts(cache, measures=index == 0) for index, cache in enumerate(asked.caches))
+    caches = tuple(cache_facts(cache, measures=index == 0) for index, cache in enumerate(question.caches))
     sections = [
         processor_section(processor),
         memory_section(memory),
-        storage_section(caches, is_offline=asked.is_offline),
-        software_section(software_facts(asked.machine)),
-        port_section(asked.machine, asked.host, asked.port),
+        storage_section(caches, is_offline=question.is_offline),
+        software_section(software_facts(question.machine)),
+        port_section(question.machine, question.host, question.port),
     ]
     if any(finding.level == "problem" for finding in (*sections[0].findings, *sections[3].findings)):
-        told = ToldModel("not examined: what would load it does not work here")
+        model = ToldModel("not examined: what would load it does not work here")
     else:
-        told = asked.tell_model(memory.available_bytes)
-    return [*sections, model_section(told.facts, memory.bytes_per_s, told.problem)]
+        model = question.tell_model(memory.available_bytes)
+    return [*sections, model_section(model.facts, memory.bytes_per_s, model.problem)]

@@ -66,11 +66,11 @@ def report_text(sections: Sequence[Section]) -> str:
 
 def report_json(sections: Sequence[Section]) -> str:
     """An object with the sections by name, and the findings."""
-    told = {
+    report = {
         **{section.name: dict(section.facts) for section in sections},
         "findings": [
             {"level": finding.level, "text": finding.text, "mend": finding.mend} for finding in findings_of(sections)
         ],
         "can_serve": not prevents_serving(sections),
     }
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(report, indent=2, ensure_ascii=False) + "\n"

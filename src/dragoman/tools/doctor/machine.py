@@ -398,7 +398,7 @@ def _read_speed(directory: Path) -> float | None:
 
 def port_section(machine: Machine, host: str, port: int) -> Section:
     """The section on `port`; 0 = any free port. `host`: one or several, separated by commas."""
-    told = {"host": host, "port": port}
+    facts = {"host": host, "port": port}
     try:
         for address in host.split(","):
             _listen(address, port).close()
@@ -410,8 +410,8 @@ def port_section(machine: Machine, host: str, port: int) -> Section:
         finding = Finding("problem", reason, f"it is held{by}: end that, or serve with --port {port + 1}")
         if isinstance(error, PermissionError):
             finding = Finding("problem", reason, "serve with a --port above 1023")
-        return Section("port", (f"{host} port {port} cannot be used",), {**told, "is_free": False}, (finding,))
-    return Section("port", (f"{host} port {port or 'any'} is free",), {**told, "is_free": True})
+        return Section("port", (f"{host} port {port} cannot be used",), {**facts, "is_free": False}, (finding,))
+    return Section("port", (f"{host} port {port or 'any'} is free",), {**facts, "is_free": True})
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -50,8 +50,8 @@ def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str
         _speed_line(facts, speed),
     ]
     estimate = None if speed is None else {"from": speed[0], "to": speed[1]}
-    told = {**asdict(facts), "estimated_tokens_per_s": estimate}
-    return Section("model", tuple(lines), told, (*findings, *_findings(facts, bool(problem))))
+    report = {**asdict(facts), "estimated_tokens_per_s": estimate}
+    return Section("model", tuple(lines), report, (*findings, *_findings(facts, bool(problem))))
 
 
 _MEND = (

@@ -80,7 +80,7 @@ def software_section(facts: SoftwareFacts) -> Section:
     python = platform.python_version()
     kernels = "OpenVINO's" if facts.kernels_lack else "dragoman's own and OpenVINO's"
     lines = (f"dragoman {__version__}, Python {python}, {packages}", f"{extras}{others}; {gpu}; kernels: {kernels}")
-    told = {
+    report = {
         "dragoman": __version__,
         "python": python,
         "platform": platform.platform(),
@@ -90,7 +90,7 @@ def software_section(facts: SoftwareFacts) -> Section:
         "has_gpu": facts.has_gpu,
         "has_own_kernels": not facts.kernels_lack,
     }
-    return Section("software", lines, told, tuple(_findings(facts)))
+    return Section("software", lines, report, tuple(_findings(facts)))
 
 
 def _findings(facts: SoftwareFacts) -> Iterator[Finding]:

@@ -123,12 +123,12 @@ def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_
 
 async def ask_all(service: Service, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter) -> Asked:
     """Run all measurements, one stage after the other. Raises: CalibrationFailed."""
-    stages, asked = stages_of(service, cases, clock)
+    stages, load = stages_of(service, cases, clock)
     report("measuring steps", 0.0)
     for done, stage in enumerate(stages, start=1):
         await stage()
         report("measuring steps", done / len(stages))
-    return asked
+    return load
 
 
 class _Stages:
@@ -219,9 +219,9 @@ def logged_steps(path: Path) -> list[LoggedStep]:
         raise CalibrationFailed(f"must be a step log that can be read ({error})") from error
 
 
-def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCosts:
+def costs_of(steps: Sequence[LoggedStep], load: Asked | None = None) -> StepCosts:
     """The costs by a log. `asked` None = the log is of ordinary service. Raises: CalibrationFailed for too few steps."""
-    in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
+    in_service = [load is None or load.is_in_service(step.begin_s) for step in steps]
     measured = _measured(steps)
     counted = _without_firsts(measured, in_service)
     if not counted:
@@ -230,7 +230,7 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
         raise CalibrationFailed("must be the step log of one model, but its steps use different kinds of cache")
     costs = fit_costs(counted)
     return msgspec.structs.replace(
-        costs, slowness=slowness_of(costs, counted), http_s=_http_s(steps, asked.alone if asked else ())
+        costs, slowness=slowness_of(costs, counted), http_s=_http_s(steps, load.alone if load else ())
     )
 
 

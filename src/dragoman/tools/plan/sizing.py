@@ -243,10 +243,11 @@ def plan_text(name: str, plan: Plan, replica: Replica, deviation: float, disk_by
 
 
 def _lines(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes_per_s: float) -> Iterator[str]:
-    asked, load = plan.workload, plan.load
-    yield f"{name}: {asked.rate:g} requests/s of {asked.prompt_tokens} prompt and {asked.output_tokens} completion tokens"
-    if asked.prefix_tokens:
-        yield f"  {asked.num_prefixes} beginnings of {asked.prefix_tokens} tokens, router: {plan.router}"
+    workload, load = plan.workload, plan.load
+    tokens = f"{workload.prompt_tokens} prompt and {workload.output_tokens} completion tokens"
+    yield f"{name}: {workload.rate:g} requests/s of {tokens}"
+    if workload.prefix_tokens:
+        yield f"  {workload.num_prefixes} beginnings of {workload.prefix_tokens} tokens, router: {plan.router}"
     yield ""
     yield "One replica"
     yield _row(
@@ -255,12 +256,12 @@ def _lines(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes
     yield _row("cache of a token", f"{replica.token_bytes:,.0f} bytes{_windows(replica)}")
     yield _row(
         "sequences that fit",
-        f"{plan.num_sequences} of {asked.total_tokens} tokens (at most {replica.limits.max_num_seqs})",
+        f"{plan.num_sequences} of {workload.total_tokens} tokens (at most {replica.limits.max_num_seqs})",
     )
     yield _row("saturated", f"{_number(plan.requests_per_s)} requests/s, {_number(plan.tokens_per_s)} tokens/s")
     first, gap = _seconds(plan.alone_ttft_s), _seconds(plan.alone_itl_s)
     yield _row("a request alone", f"first token after {first}, the next after {gap} each")
-    size = replica.sequence_bytes(asked.prompt_tokens)
+    size = replica.sequence_bytes(workload.prompt_tokens)
     read = f"{_seconds(size / disk_bytes_per_s)} from disk, {size / 1e6:,.1f} MB"
     yield _row("a prompt after a restart", f"{first} computed, or {read} (--prefix-store-gb)")
     if deviation:  # the costs are measured
@@ -273,7 +274,7 @@ def _lines(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes
     )
     yield _row("time to first token", _percentiles(load.ttft_p50_s, load.ttft_p99_s, plan.bounds.ttft_s))
     yield _row("time between tokens", _percentiles(load.itl_p50_s, load.itl_p99_s, plan.bounds.itl_s))
-    if asked.prefix_tokens:
+    if workload.prefix_tokens:
         yield _row("from the prefix cache", f"{load.hit_rate:.0%} of prompt tokens")
     if load.num_preemptions:
         yield _row("preemptions", str(load.num_preemptions))

@@ -58,8 +58,8 @@ def _repetition_penalty(logits: FloatArray, rows: Sequence[int], states: Sequenc
     """Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits."""
     flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
     # Bounded so that f32 logits stay finite: infinite ones would have no order.
-    asked = [min(max(state.plan.params.repetition_penalty, 1e-30), 1e30) for state in states]
-    penalties = _per_id(asked, sizes)
+    factors = [min(max(state.plan.params.repetition_penalty, 1e-30), 1e30) for state in states]
+    penalties = _per_id(factors, sizes)
     values = flat[places]
     flat[places] = np.where(values > 0, values / penalties, values * penalties)
 

@@ -230,8 +230,8 @@ class Sampler:
             top_n = state.plan.params.logprobs
             if top_n is not None and state.plan.params.post_sampling_probs:
                 token_id = int(token_ids[row])  # a greedy row has no other choice
-                told = drawn.get(row) or _Drawn(0.0, [Logprob(token_id, 0.0)][:top_n])
-                logprobs[row], top_logprobs[row] = told
+                row_drawn = drawn.get(row) or _Drawn(0.0, [Logprob(token_id, 0.0)][:top_n])
+                logprobs[row], top_logprobs[row] = row_drawn
             elif top_n is not None:
                 raw = RawLogprobs(untouched.get(row, logits[row]), self._scratch)
                 logprobs[row] = raw.of(int(token_ids[row]))

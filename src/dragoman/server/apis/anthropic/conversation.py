@@ -181,15 +181,15 @@ def _user(blocks: Sequence[tuple[InputBlock, str]], names: Mapping[str, str]) ->
     """The results of tools, then the user's words. Templates have room for pictures only in the latter."""
     results: list[_Turn] = []
     pictures: list[Part] = []
-    said: list[Part] = []
+    texts: list[Part] = []
     for block, place in blocks:
         if block.type == "tool_result":
             result, seen = _result(block, place, names)
             results.append(result)
             pictures += seen
         else:
-            said.append(_text(block, place) if block.type == "text" else _image(block.source, f"{place}.source"))
-    parts = [*pictures, *said]
+            texts.append(_text(block, place) if block.type == "text" else _image(block.source, f"{place}.source"))
+    parts = [*pictures, *texts]
     return [*results, *([_Turn("user", parts)] if parts or not results else [])]
 
 
@@ -205,8 +205,8 @@ def _result(block: InputBlock, path: str, names: Mapping[str, str]) -> tuple[_Tu
             raise ANTHROPIC.wrong(f"{place}.type", "text or image", inner.type)
         parts.append(_text(inner, place) if inner.type == "text" else _image(inner.source, f"{place}.source"))
     text = PART_SEPARATOR.join(part["text"] for part in parts if part["type"] == "text")
-    told = f"{ERROR_PREFIX}{text}" if block.is_error else text
-    turn = _Turn("tool", [{"type": "text", "text": told}], only={"tool_call_id": call_id, "name": names[call_id]})
+    content = f"{ERROR_PREFIX}{text}" if block.is_error else text
+    turn = _Turn("tool", [{"type": "text", "text": content}], only={"tool_call_id": call_id, "name": names[call_id]})
     return turn, [part for part in parts if part["type"] != "text"]
 
 

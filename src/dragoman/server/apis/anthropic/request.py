@@ -341,15 +341,15 @@ def output_grammar(body: PromptBody) -> Grammar | None:
 
 def cache_ttl(body: PromptBody) -> str | None:
     """The longest time that any mark asks to keep the prompt, None = no mark. Raises: InvalidRequest."""
-    asked: str | None = None
+    longest: str | None = None
     for path, mark in _cache_marks(body):
         if mark.type != "ephemeral":
             got = "is missing: it" if mark.type is None else f"{shown(mark.type)} is not offered here: it"
             problem = "missing" if mark.type is None else "value"
             raise ANTHROPIC.fault(f"{path}.type", problem, f"{path}.type {got} must be ephemeral")
         check_word(f"{path}.ttl", mark.ttl, tuple(TTLS), ANTHROPIC)
-        asked = max((ttl for ttl in (asked, mark.ttl or next(iter(TTLS))) if ttl is not None), key=TTLS.__getitem__)
-    return asked
+        longest = max((ttl for ttl in (longest, mark.ttl or next(iter(TTLS))) if ttl is not None), key=TTLS.__getitem__)
+    return longest
 
 
 def _cache_marks(body: PromptBody) -> Iterator[tuple[str, CacheControl]]:
@@ -426,9 +426,9 @@ def _thinking(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
     return kwargs
 
 
-def _schema(place: str, asked: OutputFormat) -> Grammar:
-    if asked.type != "json_schema":
-        raise ANTHROPIC.wrong(f"{place}.type", "json_schema", asked.type)
-    if asked.schema is None:
+def _schema(place: str, output_format: OutputFormat) -> Grammar:
+    if output_format.type != "json_schema":
+        raise ANTHROPIC.wrong(f"{place}.type", "json_schema", output_format.type)
+    if output_format.schema is None:
         raise ANTHROPIC.missing(f"{place}.schema", "a JSON schema")
-    return read_json_schema(f"{place}.schema", asked.schema, ANTHROPIC)
+    return read_json_schema(f"{place}.schema", output_format.schema, ANTHROPIC)

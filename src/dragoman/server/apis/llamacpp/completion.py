@@ -178,9 +178,14 @@ class LlamaEncoder(Encoder):
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         return Head(SSE_MEDIA_TYPE)
 
-    def progress(self, told: ToldProgress) -> bytes:
+    def progress(self, progress: ToldProgress) -> bytes:
         piece = LlamaPiece(
-            index=0, content="", tokens=[], tokens_predicted=0, tokens_evaluated=told.processed, prompt_progress=told
+            index=0,
+            content="",
+            tokens=[],
+            tokens_predicted=0,
+            tokens_evaluated=progress.processed,
+            prompt_progress=progress,
         )
         return sse(_ENCODER.encode(piece))
 
@@ -281,14 +286,14 @@ _TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
 
 def _token(token: TokenOutput, num_probs: int, *, is_drawn: bool) -> LlamaToken:
     """A token and the likeliest. `is_drawn`: with probabilities of sampling instead of log-probabilities."""
-    told, tops = ("prob", "top_probs") if is_drawn else ("logprob", "top_logprobs")
+    name, tops = ("prob", "top_probs") if is_drawn else ("logprob", "top_logprobs")
     number = _chance if is_drawn else _logprob
     top = [
-        LlamaTopToken(candidate.id, candidate.text, list(candidate.bytes), **{told: number(candidate.logprob)})
+        LlamaTopToken(candidate.id, candidate.text, list(candidate.bytes), **{name: number(candidate.logprob)})
         for candidate in token.top[:num_probs]
     ]
     made = LlamaToken(token.id, token.token_text, list(token.bytes))
-    setattr(made, told, number(token.logprob))
+    setattr(made, name, number(token.logprob))
     setattr(made, tops, top)
     return made
 
@@ -299,8 +304,8 @@ def _chance(logprob: float | None) -> float:
 
 def _logprob(logprob: float | None) -> float:
     """A number for JSON, which cannot say minus infinity."""
-    told = json_logprob(logprob)
-    return LOWEST_LOGPROB if told is None else told
+    number_or_none = json_logprob(logprob)
+    return LOWEST_LOGPROB if number_or_none is None else number_or_none
 
 
 # --- dialects ---------------------------------------------------------------------------------------------------------

@@ -156,10 +156,10 @@ class LmiDialect(PureDialect):
         prompts = read_prompts(payload.inputs)
         parsed = self._reader.read(payload.parameters)
         formatter = parsed.values.output_formatter
-        asked = payload.stream
-        if asked is None and parsed.has("stream"):
-            asked = parsed.values.stream
-        is_stream = self._is_stream(asked, formatter)
+        stream = payload.stream
+        if stream is None and parsed.has("stream"):
+            stream = parsed.values.stream
+        is_stream = self._is_stream(stream, formatter)
         requests, answer, ignored = make_requests(prompts, parsed, self.options, http.request_id, is_stream=is_stream)
         framing, unknown = self._framing(formatter, http.accept), payload.unknown
         if self.options.model.takes_adapters:
@@ -184,12 +184,12 @@ class LmiDialect(PureDialect):
         is_list = answer.prompts.is_array or options.is_tgi
         return TokenEncoder(framing, stream_error, options, answer, is_list=is_list)
 
-    def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
+    def _is_stream(self, stream: bool | None, formatter: str | None) -> bool:
         """No request can switch off streaming that the operator switched on for all dynamic requests."""
         if self.options.is_dynamic and self.options.enable_streaming:
             return True
-        if asked is not None:
-            return asked
+        if stream is not None:
+            return stream
         chosen = formatter if formatter in FORMATTERS else self.options.output_formatter
         return chosen in ("jsonlines", "sse")
 
@@ -206,11 +206,11 @@ class LmiDialect(PureDialect):
             payload = read_payload(http)
         except ServerError:
             return False
-        formatter, asked = payload.parameters.get("output_formatter"), payload.stream
-        if asked is None:
+        formatter, stream = payload.parameters.get("output_formatter"), payload.stream
+        if stream is None:
             with suppress(ValueError):
-                asked = read_boolean(payload.parameters.get("stream"))
-        return self._is_stream(asked, formatter if isinstance(formatter, str) else None)
+                stream = read_boolean(payload.parameters.get("stream"))
+        return self._is_stream(stream, formatter if isinstance(formatter, str) else None)
 
 
 def _accepted(accept: str) -> str | None:

@@ -155,21 +155,21 @@ class Scheduled:
 
     def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
         self._forget_oldest()
-        asked = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
-        self.statuses[source.name] = asked
-        self._changes.start(_logged(source.name, load)).add_done_callback(partial(self._end, asked))
+        status = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
+        self.statuses[source.name] = status
+        self._changes.start(_logged(source.name, load)).add_done_callback(partial(self._end, status))
 
     def replace(self, name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
         """Have `change` done; if it fails, the log tells, and the model that was there stays."""
         self._changes.start(_logged(name, change))
 
-    def _end(self, asked: ModelStatus, load: asyncio.Task[ModelStatus]) -> None:
-        if self.statuses.get(asked.name) is not asked:
+    def _end(self, status: ModelStatus, load: asyncio.Task[ModelStatus]) -> None:
+        if self.statuses.get(status.name) is not status:
             return
-        del self.statuses[asked.name]
+        del self.statuses[status.name]
         error = None if load.cancelled() else load.exception()
         if isinstance(error, ServerError):
-            self.statuses[asked.name] = replace(asked, state=ModelState.FAILED, reason=error.message)
+            self.statuses[status.name] = replace(status, state=ModelState.FAILED, reason=error.message)
 
     def _forget_oldest(self) -> None:
         failed = [status.name for status in self.statuses.values() if status.state is ModelState.FAILED]

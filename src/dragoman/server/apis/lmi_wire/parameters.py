@@ -102,12 +102,12 @@ class Param:
 def _row(name: str, profiles: tuple[str, ...] = BACKENDS, *, of: str = "", **changes: Any) -> Param:
     """`of`: the field that it sets, its name if absent. `changes`: what LMI says otherwise."""
     field = of or name
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if field in PARAMETERS:
         common = PARAMETERS[field]
-        told = {"effect": common.effect.replace("`", ""), "aliases": common.aliases, "needs": common.needs}
-        told["default"] = neutral_value(field)
-    return Param(name, field, profiles, **{**told, **changes})
+        facts = {"effect": common.effect.replace("`", ""), "aliases": common.aliases, "needs": common.needs}
+        facts["default"] = neutral_value(field)
+    return Param(name, field, profiles, **{**facts, **changes})
 
 
 _ABOVE_0_TO_1 = Bounds(0.0, 1.0, is_low_open=True)
@@ -347,8 +347,8 @@ def name_as_sent(error: InvalidRequest, documented: Mapping[str, str], sent: dic
     """Have the error tell the names that the client knows: those that it sent, or those that are documented."""
     names = {**documented, **{row.field: name for name, row in reversed(sent.items())}}
     known = re.compile(rf"\b({'|'.join(names)})\b")
-    said, got, value = error.message.partition(", got ")
-    error.message = known.sub(lambda found: names[found[0]], said) + got + value
+    problem, got, value = error.message.partition(", got ")
+    error.message = known.sub(lambda found: names[found[0]], problem) + got + value
     error.args = (error.message,)
     error.param = known.sub(lambda found: names[found[0]], error.param or "")
 

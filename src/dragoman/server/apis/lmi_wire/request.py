@@ -194,12 +194,12 @@ def _ineffective(
     skipped: tuple[str, ...] = ()
     if _is_greedy_by_filters(values) and _wants_sampling(parsed, options):
         skipped = ("top_k", "top_p")  # they are the reason why nothing is drawn
-    asked = (
+    rows = (
         (name, row.field, row.needs, getattr(values, row.field))
         for name, row in parsed.sent.items()
         if row.field not in skipped
     )
-    return unused | idle_parameters(asked, lacking)
+    return unused | idle_parameters(rows, lacking)
 
 
 def _is_greedy_by_filters(values: LmiBody) -> bool:

@@ -175,14 +175,14 @@ def set_up(profile: ModelProfile) -> Dialects:
     }
 
 
-def _generates(name: str, kind: Any, asked: str, example: Mapping[str, Any], summary: str) -> GenerateOperation:
+def _generates(name: str, kind: Any, field: str, example: Mapping[str, Any], summary: str) -> GenerateOperation:
     """`asked`: without it, there is nothing to generate."""
     content: Content = {JSON_MEDIA_TYPE: kind, NDJSON_MEDIA_TYPE: (kind, OllamaError)}
     return GenerateOperation(
         path=f"/api/{name}",
         tag=TAG,
         summary=summary,
-        description=f"Without {asked}, the model is loaded, or unloaded with `keep_alive: 0`.",
+        description=f"Without {field}, the model is loaded, or unloaded with `keep_alive: 0`.",
         answers=ERRORS.beside(Answer("the answer, or its lines", content, GENERATED)),
         example={"model": _MODEL, **example, "options": {"num_predict": 32}},
         dialect=f"{NAME}.{name}",

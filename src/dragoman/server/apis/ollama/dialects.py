@@ -161,8 +161,8 @@ class GenerateDialect(_Dialect):
         body = sent.body
         _refuse(body)
         prompt = self._prompt(body)
-        said = {"system": bool(body.system), "think": body.think is not None}
-        idle = [] if isinstance(prompt, ChatPrompt) else [name for name, is_said in said.items() if is_said]
+        fields = {"system": bool(body.system), "think": body.think is not None}
+        idle = [] if isinstance(prompt, ChatPrompt) else [name for name, is_said in fields.items() if is_said]
         has_context = not (body.raw or body.suffix or body.images)
         return self._call(sent, http.request_id, prompt, idle, has_context=has_context)
 

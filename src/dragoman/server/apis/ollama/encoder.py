@@ -299,9 +299,9 @@ def _object_in(text: str) -> dict[str, Any] | None:
 
 
 def _logprob(token: TokenOutput, top_n: int) -> OllamaLogprob:
-    told = OllamaLogprob(token.token_text, json_logprob(token.logprob), list(token.bytes))
+    entry = OllamaLogprob(token.token_text, json_logprob(token.logprob), list(token.bytes))
     if top_n:
-        told.top_logprobs = [
+        entry.top_logprobs = [
             OllamaTopLogprob(top.text, json_logprob(top.logprob), list(top.bytes)) for top in token.top[:top_n]
         ]
-    return told
+    return entry

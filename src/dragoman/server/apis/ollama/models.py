@@ -210,10 +210,10 @@ async def show(http: HttpCall, server: Server) -> Reply:
     raw = decode_object(http, WORDS)
     body = read_struct(raw, OllamaShowBody, WORDS)
     name = named_model(body.model or body.name)
-    asked = meant(name, server.models.knows)
-    away = server.models.unloaded_called(asked)
+    wanted = meant(name, server.models.knows)
+    away = server.models.unloaded_called(wanted)
     try:
-        made = _shown(server.models.find(asked)) if away is None else _described(facts_of_unloaded(away))
+        made = _shown(server.models.find(wanted)) if away is None else _described(facts_of_unloaded(away))
     except NotFound as error:  # told by the owner of the path, who has not read the body
         raise type(error)(not_found(name), param="model") from error
     idle = [*unknown_names(raw, OllamaShowBody), *(["verbose"] if body.verbose else [])]
@@ -378,8 +378,8 @@ async def _lines(steps: AsyncGenerator[PullStep] | None) -> AsyncGenerator[bytes
     if steps is not None:
         async with aclosing(steps):
             async for step in steps:
-                if told := _told_step(step):
-                    yield _line(told)
+                if line := _told_step(step):
+                    yield _line(line)
     yield _line(_DONE)
 
 
@@ -393,8 +393,8 @@ def _told_step(step: PullStep) -> OllamaPulled | None:
     )
 
 
-def _line(told: OllamaPulled | OllamaError) -> bytes:
-    return jsonline(msgspec.json.encode(told))
+def _line(line: OllamaPulled | OllamaError) -> bytes:
+    return jsonline(msgspec.json.encode(line))
 
 
 def _last_line(error: ServerError) -> bytes:

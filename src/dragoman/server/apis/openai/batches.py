@@ -187,8 +187,8 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
     body = read_struct(decode_object(http, V1), BatchBody, V1)
     check_word("endpoint", body.endpoint, ENDPOINTS, V1)
     if body.completion_window != WINDOW:
-        told = f"completion_window must be {WINDOW!r}, got {shown(body.completion_window)}"
-        raise InvalidParameter(told, param="completion_window")
+        message = f"completion_window must be {WINDOW!r}, got {shown(body.completion_window)}"
+        raise InvalidParameter(message, param="completion_window")
     check_metadata(body.metadata or {}, V1)
     expiry = body.output_expires_after
     age_s = None if expiry is None else read_age("output_expires_after", _EXPIRY, expiry.anchor, expiry.seconds)
@@ -199,8 +199,8 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
             f"input_file_id must be the id of a file of yours, got {shown(body.input_file_id)}", param="input_file_id"
         ) from error
     if file.purpose != "batch":
-        told = f"input_file_id must be a file with the purpose 'batch'; {file.id} has {file.purpose!r}"
-        raise InvalidParameter(told, param="input_file_id")
+        message = f"input_file_id must be a file with the purpose 'batch'; {file.id} has {file.purpose!r}"
+        raise InvalidParameter(message, param="input_file_id")
     batch = await desk.submit(_PREFIX, http.caller, body.endpoint, file.id, _WINDOW_S, age_s, body.metadata)
     return _shape(batch)
 
@@ -277,8 +277,8 @@ async def upload(http: HttpCall, server: Server) -> FileObject:
     if file is None:
         raise InvalidParameter("file must be given, as a file of the form", param="file")
     if fields.get("purpose") != "batch":
-        told = shown(fields["purpose"]) if "purpose" in fields else "none"
-        raise InvalidParameter(f"purpose must be 'batch', got {told}", param="purpose")
+        value = shown(fields["purpose"]) if "purpose" in fields else "none"
+        raise InvalidParameter(f"purpose must be 'batch', got {value}", param="purpose")
     anchor, seconds = map(fields.get, _FILE_EXPIRY)
     age_s = None if anchor is seconds is None else read_age("expires_after", _FILE_EXPIRY, anchor, seconds)
     store = desk.store
@@ -293,8 +293,8 @@ def read_age(param: str, places: tuple[str, str], anchor: object, seconds: objec
         raise InvalidParameter(f"{places[0]} must be 'created_at', got {shown(anchor)}", param=param)
     text = str(seconds)
     if not (text.isascii() and text.isdigit() and len(text) < 9 and LEAST_AGE_S <= int(text) <= MOST_AGE_S):
-        told = f"{places[1]} must be an integer from {LEAST_AGE_S} to {MOST_AGE_S}, got {shown(seconds)}"
-        raise InvalidParameter(told, param=param)
+        message = f"{places[1]} must be an integer from {LEAST_AGE_S} to {MOST_AGE_S}, got {shown(seconds)}"
+        raise InvalidParameter(message, param=param)
     return int(text)
 
 

@@ -273,10 +273,10 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
 
-    def progress(self, told: ToldProgress) -> bytes:
+    def progress(self, progress: ToldProgress) -> bytes:
         """A chunk that says nothing yet, as llama.cpp has it."""
         chunk = self._chunk([self._silent_choice()], self._chunk_usage)
-        chunk.prompt_progress = told
+        chunk.prompt_progress = progress
         return self._frame(chunk)
 
     def end(self) -> bytes:

@@ -313,9 +313,9 @@ class CompletionsDialect(PureDialect):
             max_tokens=self._reading.profile.default_max_tokens if body.n_predict is None else None,
         )
         if body.echo and body.logprobs is not None:
-            asked = max(body.logprobs, first.sampling.prompt_logprobs or 0)
+            count = max(body.logprobs, first.sampling.prompt_logprobs or 0)
             first = msgspec.structs.replace(
-                first, sampling=msgspec.structs.replace(first.sampling, prompt_logprobs=asked)
+                first, sampling=msgspec.structs.replace(first.sampling, prompt_logprobs=count)
             )
         if len(prompts) == 1:
             return (first,)

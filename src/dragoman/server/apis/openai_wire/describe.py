@@ -263,13 +263,13 @@ def field_schemas(
     own: Mapping[str, Schema] | None = None,
 ) -> dict[str, Schema]:
     """The fields of any API's body. `own`: schemas that replace those of the types."""
-    told = {**defaults_of(profile), **(defaults or {})}
+    values = {**defaults_of(profile), **(defaults or {})}
     properties: dict[str, Schema] = {}
     for name, typed in body["properties"].items():
         found = (own or {}).get(name)
         schema = _narrowed(name, without_null(typed), profile, model) if found is None else found
         shown = schema if name in required else nullable(schema)
-        properties[name] = described(shown, effects.get(name, ""), told.get(name))
+        properties[name] = described(shown, effects.get(name, ""), values.get(name))
     idle = {name: {"description": f"without effect: {reason}"} for name, reason in profile.ignored.items()}
     return {**idle, **properties}
 

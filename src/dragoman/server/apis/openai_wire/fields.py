@@ -96,8 +96,8 @@ def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> N
     problem = bounds.problem(value)
     if problem:
         text = str(value)
-        told = text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
-        raise profile.fault(name, problem, f"{name} must be {bounds}, got {told}")
+        beginning = text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
+        raise profile.fault(name, problem, f"{name} must be {bounds}, got {beginning}")
 
 
 def check_word(name: str, word: str | None, allowed: Sequence[str], profile: Profile) -> None:

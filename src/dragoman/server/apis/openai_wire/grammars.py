@@ -65,11 +65,11 @@ class GrammarFields(SamplingFields, kw_only=True):
 
 def read_grammar(body: GrammarFields, profile: Profile) -> Grammar | None:
     """The constraint that `body` asks for, None if it asks for none. Raises: InvalidRequest."""
-    asked = dict(_constraints(body, profile))
-    if len(asked) > 1:
-        first, second = list(asked)[:2]
+    constraints = dict(_constraints(body, profile))
+    if len(constraints) > 1:
+        first, second = list(constraints)[:2]
         raise profile.conflict(second, first)
-    return next(iter(asked.values()), None)
+    return next(iter(constraints.values()), None)
 
 
 def _constraints(body: GrammarFields, profile: Profile) -> Iterator[tuple[str, Grammar]]:
@@ -101,24 +101,27 @@ def _constraints(body: GrammarFields, profile: Profile) -> Iterator[tuple[str, G
 # --- one parameter each: every reader raises InvalidRequest -------------------------------------------------------------
 
 
-def read_response_format(param: str, asked: ResponseFormat, profile: Profile) -> Grammar | None:
+def read_response_format(param: str, response_format: ResponseFormat, profile: Profile) -> Grammar | None:
     """The grammar of a `response_format`; None for plain text."""
-    match asked.type:
+    match response_format.type:
         case "text":
             return None
         case "json_schema" | "json" | "json_object":
-            place, schema = _schema_of(param, asked)
-            if schema is not None and not (asked.type == "json_object" and schema == {}):
-                is_strict = bool(asked.strict or (asked.json_schema is not None and asked.json_schema.strict))
+            place, schema = _schema_of(param, response_format)
+            if schema is not None and not (response_format.type == "json_object" and schema == {}):
+                is_strict = bool(
+                    response_format.strict
+                    or (response_format.json_schema is not None and response_format.json_schema.strict)
+                )
                 return read_json_schema(place, schema, profile, is_strict=is_strict)
-            if asked.type == "json_object":
+            if response_format.type == "json_object":
                 return Grammar("json_object", param=param)
             raise profile.missing(place, "a JSON schema")
         case "regex":
-            return read_regex(f"{param}.value", asked.value, profile)
+            return read_regex(f"{param}.value", response_format.value, profile)
         case _:
             allowed = "text, json_object, json_schema, json or regex"
-            raise profile.wrong(f"{param}.type", allowed, asked.type)
+            raise profile.wrong(f"{param}.type", allowed, response_format.type)
 
 
 def read_json_schema(param: str, value: Any, profile: Profile, *, is_strict: bool = False) -> Grammar:
@@ -184,18 +187,18 @@ def read_choice(param: str, value: list[str], profile: Profile) -> Grammar:
     return Grammar("choice", msgspec.json.encode(value).decode(), param=param)
 
 
-def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:
+def _schema_of(param: str, response_format: ResponseFormat) -> tuple[str, Any]:
     """The schema's place, and the schema: OpenAI nests it, huggingface_hub sends `value`, TGI names it there."""
-    if asked.json_schema is not None:
-        return f"{param}.json_schema.schema", asked.json_schema.schema
-    if asked.schema is not None:
-        return f"{param}.schema", asked.schema
-    match asked:
+    if response_format.json_schema is not None:
+        return f"{param}.json_schema.schema", response_format.json_schema.schema
+    if response_format.schema is not None:
+        return f"{param}.schema", response_format.schema
+    match response_format:
         case ResponseFormat(type="json_schema", value=None):
             return f"{param}.json_schema", None
         case ResponseFormat(type="json_schema", value={"schema": dict() | bool() as schema}):
             return f"{param}.value.schema", schema
-    return f"{param}.value", asked.value
+    return f"{param}.value", response_format.value
 
 
 def _text(param: str, value: Any, what: str, profile: Profile) -> str:

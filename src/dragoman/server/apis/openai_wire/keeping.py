@@ -63,8 +63,8 @@ def prompt_keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> fl
     check_word("prompt_cache_options.mode", options.mode, MODES, profile)
     if retention == 0:  # the most that the client allows, while a lifetime is the least that it wishes
         return 0.0
-    asked = max((seconds for seconds in (retention, lifetime) if seconds is not None), default=None)
-    return asked if is_kept else None
+    longest = max((seconds for seconds in (retention, lifetime) if seconds is not None), default=None)
+    return longest if is_kept else None
 
 
 def idle_caching_names(raw: Mapping[str, Any], body: CachingFields, *, is_kept: bool, has_keys: bool) -> Iterator[str]:

@@ -51,11 +51,11 @@ NO_SHIFT = "the server does not shift contexts"
 WHOLE_TEXT = "penalties see the whole text; -1 means that, 0 turns them off"
 
 
-def read_samplers(asked: str | list[str] | None, profile: Profile) -> tuple[str, ...]:
+def read_samplers(samplers: str | list[str] | None, profile: Profile) -> tuple[str, ...]:
     """The samplers' own names, as they were listed. Raises: InvalidParameter for one that nobody has."""
-    if asked is None:
+    if samplers is None:
         return BY_DEFAULT
-    names = [_LETTERS.get(letter, letter) for letter in asked] if isinstance(asked, str) else asked
+    names = [_LETTERS.get(letter, letter) for letter in samplers] if isinstance(samplers, str) else samplers
     known = [_OTHER_NAMES.get(name, name) for name in names]
     allowed = (*ORDER, *LACKING)
     for position, name in enumerate(known):

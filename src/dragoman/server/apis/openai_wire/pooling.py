@@ -322,8 +322,8 @@ async def _embed(call: TextsCall[EmbeddingsBody]) -> EmbeddingList:
     names = {} if body.task is None else {"prompt_name": "task"}
     request = embed_request(call, texts, body.task if body.prompt_name is None else body.prompt_name)
     made = await field.asked(service.embed, request, **names)
-    told = vector_writer(body.encoding_format)
-    data = await encoded_arrays(made.values, lambda index, row: EmbeddingItem("embedding", index, told(row)))
+    written = vector_writer(body.encoding_format)
+    data = await encoded_arrays(made.values, lambda index, row: EmbeddingItem("embedding", index, written(row)))
     return EmbeddingList("list", data, body.model or profile.name, usage_of(made.num_tokens))
 
 

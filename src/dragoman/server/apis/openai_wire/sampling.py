@@ -226,8 +226,8 @@ def _reader_of_llama(kind: type[SharedBody]) -> Callable[[SharedBody], tuple[Any
 
 
 def _speaks_llama(body: SharedBody) -> bool:
-    said = _reader_of_llama(type(body))(body)
-    return said.count(None) < len(said)
+    values = _reader_of_llama(type(body))(body)
+    return values.count(None) < len(values)
 
 
 def _priority(body: SharedBody, reading: Reading) -> int:
@@ -276,8 +276,8 @@ def without_effect(
         idle.add("model")
     if needy := [name for name in raw if name in _NEEDY]:
         lacking = lacking_needs(request.sampling, thinks=model.thinks, proposer=model.proposer)
-        asked = ((name, _NEEDY[name], PARAMETERS[_NEEDY[name]].needs, getattr(body, name, None)) for name in needy)
-        idle.update(idle_parameters(asked, lacking))
+        rows = ((name, _NEEDY[name], PARAMETERS[_NEEDY[name]].needs, getattr(body, name, None)) for name in needy)
+        idle.update(idle_parameters(rows, lacking))
     if getattr(body, "return_progress", None) and not tells_progress(body, reading):
         idle.add("return_progress")
     if not (model.shifts_context or llama.OF_SHIFTS.isdisjoint(raw)):
@@ -322,10 +322,10 @@ _OF_DRY = tuple(name for name, parameter in PARAMETERS.items() if parameter.need
 
 def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Samplers and penalties from a body, else from `defaults`, without those that are off. Raises: InvalidRequest."""
-    *said, nsigma = _READ_SAMPLERS(body)
-    if nsigma is None and not defaults and said.count(None) == len(said):
+    *values, nsigma = _READ_SAMPLERS(body)
+    if nsigma is None and not defaults and values.count(None) == len(values):
         return {}
-    found = {name: value for name, value in zip(_SAMPLERS, said, strict=True) if value is not None}
+    found = {name: value for name, value in zip(_SAMPLERS, values, strict=True) if value is not None}
     if defaults:
         found = {name: defaults[name] for name in _SAMPLERS if defaults.get(name) is not None} | found
     if nsigma is not None:

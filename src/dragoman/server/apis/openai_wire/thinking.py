@@ -54,11 +54,11 @@ def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: in
     """Most tokens of reasoning; at least one field says it. Raises: InvalidRequest."""
     if reasoning_tokens is not None:
         check_number(REASONING_TOKENS, reasoning_tokens, BOUNDS["thinking_token_budget"], profile)
-    said: dict[str, int | None] = {
+    budgets: dict[str, int | None] = {
         REASONING_TOKENS: reasoning_tokens,
         **{name: getattr(body, name) for name in BUDGETS},
     }
-    present = {name: value for name, value in said.items() if value is not None}
+    present = {name: value for name, value in budgets.items() if value is not None}
     (first, budget), *others = present.items()
     for name, value in others:
         if value != budget:
@@ -75,19 +75,19 @@ def effort_switches(effort: str | None) -> dict[str, Any]:
     return {"reasoning_effort": effort, "enable_thinking": is_on, "thinking": is_on}
 
 
-def repetition_detection(asked: RepetitionBody, profile: Profile) -> RepetitionDetection:
+def repetition_detection(body: RepetitionBody, profile: Profile) -> RepetitionDetection:
     name = "repetition_detection"
     for field, bounds in _REPETITION_BOUNDS.items():
-        check_number(f"{name}.{field}", getattr(asked, field), bounds, profile)
-    if asked.min_pattern_size > asked.max_pattern_size:
+        check_number(f"{name}.{field}", getattr(body, field), bounds, profile)
+    if body.min_pattern_size > body.max_pattern_size:
         message = (
-            f"{name}.min_pattern_size must be at most max_pattern_size ({asked.max_pattern_size}), "
-            f"got {asked.min_pattern_size}"
+            f"{name}.min_pattern_size must be at most max_pattern_size ({body.max_pattern_size}), "
+            f"got {body.min_pattern_size}"
         )
         raise profile.fault(f"{name}.min_pattern_size", "high", message)
-    if not asked.max_pattern_size:
+    if not body.max_pattern_size:
         return RepetitionDetection()
-    if asked.min_count < _LEAST_COUNT:
-        message = f"{name}.min_count must be at least {_LEAST_COUNT} beside max_pattern_size, got {asked.min_count}"
+    if body.min_count < _LEAST_COUNT:
+        message = f"{name}.min_count must be at least {_LEAST_COUNT} beside max_pattern_size, got {body.min_count}"
         raise profile.fault(f"{name}.min_count", "low", message)
-    return RepetitionDetection(asked.max_pattern_size, max(1, asked.min_pattern_size), asked.min_count)
+    return RepetitionDetection(body.max_pattern_size, max(1, body.min_pattern_size), body.min_count)

@@ -81,11 +81,11 @@ def _shortened(messages: Sequence[Message]) -> Iterator[tuple[Message, ...]]:
     """The conversation, ever shorter: first without its oldest turns, then without what followed the last question."""
     num_leading = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     leading, rest = tuple(messages[:num_leading]), messages[num_leading:]
-    asked = [i for i, message in enumerate(rest) if message["role"] == "user"]
-    for begin in asked[1:] if asked and asked[0] == 0 else asked:
+    begins = [i for i, message in enumerate(rest) if message["role"] == "user"]
+    for begin in begins[1:] if begins and begins[0] == 0 else begins:
         yield (*leading, *rest[begin:])
-    if asked:
-        question, after = rest[asked[-1]], rest[asked[-1] + 1 :]
+    if begins:
+        question, after = rest[begins[-1]], rest[begins[-1] + 1 :]
         steps = [i for i, message in enumerate(after) if message["role"] != "tool"]
         for begin in steps[1:]:
             yield (*leading, question, *after[begin:])
@@ -335,14 +335,14 @@ def _keep(store: ResponseStore, response: Response) -> None:
 def _told_text(body: ResponsesBody) -> ToldText:
     text = body.text
     form = (None if text is None else text.format) or body.response_format
-    told = ToldFormat("text" if form is None else form.type)
+    shown = ToldFormat("text" if form is None else form.type)
     if form is not None and form.type == "json_schema":
-        asked = form if isinstance(form, TextFormat) else form.json_schema or JsonSchemaFormat(schema=form.schema)
-        told.name = UNSET if asked.name is None else asked.name
-        told.description = asked.description
-        told.schema = UNSET if asked.schema is None else asked.schema
-        told.strict = bool(asked.strict)
-    return ToldText(told, UNSET if text is None or text.verbosity is None else text.verbosity)
+        wanted = form if isinstance(form, TextFormat) else form.json_schema or JsonSchemaFormat(schema=form.schema)
+        shown.name = UNSET if wanted.name is None else wanted.name
+        shown.description = wanted.description
+        shown.schema = UNSET if wanted.schema is None else wanted.schema
+        shown.strict = bool(wanted.strict)
+    return ToldText(shown, UNSET if text is None or text.verbosity is None else text.verbosity)
 
 
 def _told_tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -206,8 +206,8 @@ class ResponseEncoder(Encoder):
 
     def stream_error(self, error: ServerError) -> bytes:
         self._begin()
-        told = self._profile.wire.errors.body(error)
-        code = told.error.code if isinstance(told, OpenAiError) else None
+        body = self._profile.wire.errors.body(error)
+        code = body.error.code if isinstance(body, OpenAiError) else None
         self._tell("error", schema.ErrorEvent, code or "server_error", error.message, error.param)
         response = msgspec.structs.replace(
             self._response,

@@ -274,12 +274,12 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
     check_word("text.format.type", text_format.type, ("text", "json_object", "json_schema"), profile)
     if text_format.type == "json_schema" and text_format.schema is None:
         raise profile.missing("text.format.schema", "a JSON schema")
-    asked = ResponseFormat(
+    wanted = ResponseFormat(
         type=text_format.type,
         schema=text_format.schema if text_format.type == "json_schema" else None,
         strict=text_format.strict,
     )
-    return asked, read_response_format("text.format", asked, profile)
+    return wanted, read_response_format("text.format", wanted, profile)
 
 
 def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
@@ -353,8 +353,8 @@ def _function(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str,
     function, path = tool if nested is None else nested, _place(tool, path)
     if not isinstance(function.get("name"), str):
         problem = "missing" if function.get("name") is None else "type"
-        said = "is missing" if problem == "missing" else f"must be a string, got {shown(function['name'])}"
-        raise profile.fault(f"{path}.name", problem, f"{path}.name {said}")
+        reason = "is missing" if problem == "missing" else f"must be a string, got {shown(function['name'])}"
+        raise profile.fault(f"{path}.name", problem, f"{path}.name {reason}")
     for name, kinds, words in (("description", str, "a string"), ("parameters", dict, "an object"), _STRICT):
         value = function.get(name)
         if value is not None and not isinstance(value, kinds):

@@ -245,8 +245,8 @@ class ResponseStore:
         running = self._running.pop(response.id, None)
         if running is None or not response.store or not self.limits.max_responses:
             return
-        told = tuple(dict(item) for item in output)
-        document = msgspec.structs.replace(running, response=response, output=told, used_s=time.time(), has_ended=True)
+        items = tuple(dict(item) for item in output)
+        document = msgspec.structs.replace(running, response=response, output=items, used_s=time.time(), has_ended=True)
         encoded = msgspec.json.encode(document)
         self._expire()
         if len(encoded) > self.limits.max_size_bytes:

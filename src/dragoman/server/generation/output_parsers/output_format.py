@@ -142,8 +142,8 @@ class OutputFormat:
 
 
 def _continued(prompt: ChatPrompt) -> str:
-    said = prompt.messages[-1].get("content") if prompt.continue_final_message else ""
-    return said if isinstance(said, str) else ""
+    content = prompt.messages[-1].get("content") if prompt.continue_final_message else ""
+    return content if isinstance(content, str) else ""
 
 
 class _OutputParser:

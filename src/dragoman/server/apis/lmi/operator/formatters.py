@@ -83,8 +83,8 @@ class HookedDialect:
     def _described(self, http: HttpCall) -> tuple[io.RequestInput, Payload]:
         if self._read is None:
             payload = read_payload(http)
-            asked = {} if payload.stream is None else {"stream": payload.stream}
-            shown = {"stream": False, **payload.parameters, **asked}
+            stream = {} if payload.stream is None else {"stream": payload.stream}
+            shown = {"stream": False, **payload.parameters, **stream}
             described: io.RequestInput = io.TextInput(input_text=payload.inputs, parameters=shown)
         else:
             described = self._read(make_input(http))
@@ -104,8 +104,8 @@ class HookedDialect:
         """
         formatter = described.output_formatter
         if not isinstance(formatter, str) and not callable(formatter):
-            asked = payload.parameters.get("output_formatter")
-            return None if asked in FORMATTERS else self._hooks.output_formatter
+            name = payload.parameters.get("output_formatter")
+            return None if name in FORMATTERS else self._hooks.output_formatter
         if isinstance(formatter, str) and formatter in FORMATTERS:
             return formatter
         try:
