@@ -205,8 +205,8 @@ def _result(block: InputBlock, path: str, names: Mapping[str, str]) -> tuple[_Tu
             raise ANTHROPIC.wrong(f"{place}.type", "text or image", inner.type)
         parts.append(_text(inner, place) if inner.type == "text" else _image(inner.source, f"{place}.source"))
     text = PART_SEPARATOR.join(part["text"] for part in parts if part["type"] == "text")
-    content = f"{ERROR_PREFIX}{text}" if block.is_error else text
-    turn = _Turn("tool", [{"type": "text", "text": content}], only={"tool_call_id": call_id, "name": names[call_id]})
+    result = f"{ERROR_PREFIX}{text}" if block.is_error else text
+    turn = _Turn("tool", [{"type": "text", "text": result}], only={"tool_call_id": call_id, "name": names[call_id]})
     return turn, [part for part in parts if part["type"] != "text"]
 
 
