@@ -24,7 +24,7 @@ from dragoman.engine.vllm.factory import capabilities_of, factory
 from dragoman.engine.vllm.surface import AsyncEngine
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 
-_LIVE: list[AsyncEngine] = []
+_LIVE: list[Shared] = []
 _COUNTING: list[CountingGauges] = []
 
 
@@ -49,7 +49,7 @@ def num_generated() -> int:
 
 
 class Shared:
-    """vLLM's engine, which goes on when one of its users ends."""
+    """vLLM's engine, which goes on when one of its users ends, until `end`."""
 
     def __init__(self, llm: AsyncEngine) -> None:
         self._llm = llm
@@ -83,6 +83,11 @@ class Shared:
     def shutdown(self) -> None:
         """Nothing: others may use it."""
 
+    def end(self) -> None:
+        """Shut it down and let it go: if it lives until the process exits, it writes an error there."""
+        self._llm.shutdown()
+        del self._llm
+
 
 def setup_of(max_num_seqs: int, max_model_len: int) -> EngineSetup:
     """The demo model in f32, computed step by step as it is written."""
@@ -100,9 +105,16 @@ def tools() -> EngineTools:
 def _driver(max_num_seqs: int, max_model_len: int) -> tuple[Driver, Any]:
     with warnings.catch_warnings(), patch.object(vllm_factory, "Gauges", CountingGauges):
         warnings.simplefilter("ignore")  # those of vLLM and torch, which they give themselves
-        driver, config = factory.load(setup_of(max_num_seqs, max_model_len)).drive(0)
-    _LIVE.append(driver.llm)
-    return replace(driver, llm=Shared(driver.llm)), config
+        return _shared(*factory.load(setup_of(max_num_seqs, max_model_len)).drive(0))
+
+
+def _shared(driver: Driver, config: Any) -> tuple[Driver, Any]:
+    """The driver for several users, its engine kept for `close`.
+
+    A function, as an error kept by an import of vLLM's holds all that is on the stack when it is first loaded.
+    """
+    _LIVE.append(Shared(driver.llm))
+    return replace(driver, llm=_LIVE[-1]), config
 
 
 def engine(max_num_seqs: int, max_model_len: int) -> Engine:
@@ -131,8 +143,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def close() -> None:
     """End what was started."""
-    for llm in _LIVE:
-        llm.shutdown()
+    for shared in _LIVE:
+        shared.end()
     if _LIVE:
         _runner().close()
     _LIVE.clear()

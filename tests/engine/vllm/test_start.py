@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from dragoman.config.bundled import BUNDLED
 from dragoman.engine.base import Capabilities, EngineTools, check_request
+from dragoman.engine.vllm.adapters import AdapterPlan
 from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.surface import AsyncEngine, Surface
 from dragoman.errors import CapacityError, EngineDead, ServerError, UnsupportedFeature
 from dragoman.models.config import ModelError
 from dragoman.types import EngineRequest, SamplingParams
+from tests.support.adapters import matrices_of, write_adapter
+
+DEMO = BUNDLED["demo"]
 
 
 class Dead(Exception):
@@ -106,5 +114,43 @@ def test_what_would_be_refused_is_told_without_asking_vllm() -> None:
         with pytest.raises(EngineDead):
             check_request(engine, asked())
         await engine.shutdown(0.0)
+
+    asyncio.run(check())
+
+
+def test_after_the_shutdown_nothing_holds_vllms_engine() -> None:
+    """vLLM's engine wrote an error at the process's exit, where adapters were served."""
+    llm = WithAToken()
+    there = weakref.ref(llm)
+    surface = Surface(lambda *_: None, lambda *_: None, lambda *_: None, (), (), (Dead,))
+    plan = AdapterPlan({}, num_slots=1, rank=8, takes_more=True, shapes={})
+    driver = Driver(cast("AsyncEngine", llm), surface)
+    engine = VllmEngine(driver, Capabilities(64, 100, 5), cast("EngineTools", None), plan)
+    asyncio.run(started_and_shut_down(engine))
+    del llm, driver
+    gc.collect()
+    assert there() is None
+    assert engine.capabilities.adapters == ()
+
+
+async def started_and_shut_down(engine: VllmEngine) -> None:
+    await engine.start()
+    await engine.shutdown(0.0)
+
+
+def test_an_adapter_that_is_loaded_while_the_engine_ends_is_told_so(tmp_path: Path) -> None:
+    surface = Surface(lambda *_: None, lambda *_: None, lambda *_: None, (), (), (Dead,))
+    plan = AdapterPlan({}, num_slots=1, rank=8, takes_more=True, shapes=matrices_of(DEMO, ("q_proj",)))
+    driver = Driver(cast("AsyncEngine", WithAToken()), surface)
+    engine = VllmEngine(driver, Capabilities(64, 100, 5), cast("EngineTools", None), plan)
+    write_adapter(tmp_path, matrices_of(DEMO, ("q_proj",)))
+
+    async def check() -> None:
+        await engine.start()
+        loading = asyncio.create_task(engine.load_adapter("one", tmp_path))
+        await asyncio.sleep(0)  # it reads the files
+        await engine.shutdown(0.0)
+        with pytest.raises(EngineDead, match="was shut down"):
+            await loading
 
     asyncio.run(check())

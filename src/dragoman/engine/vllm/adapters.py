@@ -121,7 +121,7 @@ class VllmAdapters:
 
     def __init__(self, plan: AdapterPlan, llm: AsyncEngine, make_words: Callable[[str, int, str], Any]) -> None:
         self._plan = plan
-        self._llm = llm
+        self._running: AsyncEngine | None = llm  # None after `close`
         self._make_words = make_words
         self._numbers = count(1)
         self._by_name: dict[str, Held] = {}
@@ -131,6 +131,17 @@ class VllmAdapters:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._by_name)
+
+    @property
+    def _llm(self) -> AsyncEngine:
+        """Raises: EngineDead after `close`."""
+        if self._running is None:
+            raise EngineDead("the engine was shut down")
+        return self._running
+
+    def close(self) -> None:
+        """Let vLLM's engine go: one that lives until the process exits writes an error there."""
+        self._running = None
 
     async def load_first(self) -> None:
         """Have vLLM load the first adapters. Raises: ModelError with vLLM's message."""

@@ -191,6 +191,8 @@ class VllmEngine(Delivering):
         self._reason()
         await self._life.finish(drain_s)
         llm, self._llm = self._llm, None
+        if self._adapters is not None:
+            self._adapters.close()
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
 
