@@ -67,6 +67,17 @@ def test_answers_and_streams_are_the_formatters_words(tmp_path: Path) -> None:
         assert len([line for line in server.service.journal.lines if line.startswith("end ")]) == 2
 
 
+def test_a_body_that_an_input_formatter_rewrote_is_the_one_that_is_served(tmp_path: Path) -> None:
+    renames = """
+    @input_formatter
+    def read(decoded_payload: dict, **kwargs) -> dict:
+        return {"inputs": decoded_payload["question"], "parameters": {"max_new_tokens": 2}}
+    """
+    with serving(tmp_path, renames) as (server, _):
+        answer = post(server, {"question": "What is it?", "inputs": 5})
+        assert (answer.status_code, answer.json()) == (200, {"generated_text": " Deep learning"})
+
+
 @table("stream", [False, True])
 def test_a_failure_before_the_head_is_424(tmp_path: Path, stream: bool) -> None:
     with serving(tmp_path, FAILS_AT) as (server, _):

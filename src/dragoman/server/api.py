@@ -79,6 +79,11 @@ class HttpCall(msgspec.Struct, frozen=True):
             with suppress(NotJson):
                 await asyncio.to_thread(self.json)
 
+    def with_json(self, body: bytes) -> HttpCall:
+        """The call with another body, which is JSON."""
+        headers = {**self.headers, "content-type": JSON_MEDIA_TYPE}
+        return msgspec.structs.replace(self, body=body, headers=headers, _decoded=[])
+
     def field(self, name: str) -> Any:
         """None if the field is absent or the body is not an object."""
         try:

@@ -464,7 +464,7 @@ def _without_query(http: HttpCall, name: str) -> Iterator[HttpCall]:
 def _bodies(http: HttpCall, body: Values, name: str, nested: Values | None = None) -> Iterator[HttpCall]:
     for changed in _objects(body if nested is None else nested, name):
         whole = changed if nested is None else {**body, _NESTED: changed}
-        yield msgspec.structs.replace(http, body=json.dumps(whole).encode(), _decoded=[])
+        yield http.with_json(json.dumps(whole).encode())
 
 
 def _objects(values: Values, name: str) -> Iterator[Values]:

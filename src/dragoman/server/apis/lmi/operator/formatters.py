@@ -173,8 +173,7 @@ class PayloadDialect:
         return Opening(partial(self.parse, http), run_off_loop=self._run)
 
     def parse(self, http: HttpCall) -> Call:
-        headers = {**http.headers, "content-type": JSON_MEDIA_TYPE}
-        written = msgspec.structs.replace(http, body=self._formatter.payload(make_input(http)), headers=headers)
+        written = http.with_json(self._formatter.payload(make_input(http)))
         return self._pick(written).open(written).parse()
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
