@@ -131,11 +131,14 @@ def digest_of(changes: Sequence[Change]) -> str:
     return whole.hexdigest()
 
 
+_LEAST_ROWS = 2  # of a step's matrices
+
+
 class AdapterBank:
     """The matrices of adapters in `num_slots` slots of `rank` rows each. Made on any thread.
 
     Pages take no memory until they are written. A step's tensors hold only the rows from the first to the last slot that
-    it uses, without copying them.
+    it uses, without copying them, but at least two: OpenVINO computes with a single row in another order.
     """
 
     def __init__(self, adapters: ModelAdapters, num_slots: int, rank: int) -> None:
@@ -153,7 +156,7 @@ class AdapterBank:
 
     def _matrix(self, port: Any, width: int) -> Array:
         stored = ml_dtypes.bfloat16 if port.get_element_type() == ov.Type.bf16 else np.float32
-        matrix: Array = np.zeros((self.num_slots * self.rank, width), dtype=stored)
+        matrix: Array = np.zeros((self.num_slots * self.rank + 1, width), dtype=stored)
         self._matrices.append((port, matrix))
         return matrix
 
@@ -176,6 +179,7 @@ class AdapterBank:
         if slots is not None and (slots != NO_SLOT).any():
             first, last = slots[slots != NO_SLOT].min(), slots.max()
             begin, end = int(first) * self.rank, int(last) * self.rank + self._ranks[last]
+            end = max(end, begin + _LEAST_ROWS)
             owners = np.arange(begin, end) // self.rank
         if self._shown != (begin, end):
             for port, matrix in self._matrices:

@@ -2,7 +2,8 @@
 
 Determinism: the library's attention computes a row alike in any batch. OpenVINO's does not if every row is a single
 token and there are fewer rows than threads. So such a step gets dummy tokens in a scratch block: single ones up to as
-many rows as threads, or one row of two tokens if that is less.
+many rows as threads, or one row of two tokens if that is less. Its products compute a single row with an adapter
+in another order than several rows. So a step of one such token gets a dummy token, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import openvino as ov
 from dragoman.engine.rolling.adapters import AdapterBank
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
+from dragoman.engine.rolling.sequence import NO_SLOT
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.loader import LoadedModel, cache_kind, cache_ports
 from dragoman.models.memory import forget_pages, return_freed_memory
@@ -129,7 +131,7 @@ class OpenVinoRunner:
             self._bank.set_inputs(self._request, batch.adapter_slots, len(batch.input_ids))
         if self._known_context is not None:
             self._set("max_context_len", np.array(self._known_context.tell(batch.max_context_len), dtype=np.int32))
-        self._set("sampled_tokens_indices", batch.logit_indices)
+        self._set("sampled_tokens_indices", _logit_indices(batch))
         if self._has_state_inputs:
             zero_block = self.pools[-1].num_blocks + 1
             for name, values in _state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():
@@ -172,15 +174,20 @@ class OpenVinoRunner:
         return [batch, *(batch.more_tables or [batch] * (len(self.pools) - 1))]
 
     def _dummies(self, batch: ForwardBatch) -> list[int]:
-        dummies = [1] * batch.num_padding
-        if self._attends:  # the library of kernels computes rows alike in any batch
-            return dummies
-        num_rows = len(batch.past_lens) + batch.num_padding
-        if len(batch.input_ids) > len(batch.past_lens):  # some row has several tokens
-            return dummies
-        if num_rows < self._num_threads:
-            dummies += [1] * (self._num_threads - num_rows) if self._num_threads - num_rows <= 2 else [2]
+        dummies = [1] * batch.num_padding + self._dummies_of_attention(batch)
+        if not dummies and len(batch.input_ids) == 1 and _has_adapter(batch):
+            return [1]
         return dummies
+
+    def _dummies_of_attention(self, batch: ForwardBatch) -> list[int]:
+        if self._attends:  # the library of kernels computes rows alike in any batch
+            return []
+        if len(batch.input_ids) > len(batch.past_lens):  # some row has several tokens
+            return []
+        num_missing = self._num_threads - len(batch.past_lens) - batch.num_padding
+        if num_missing <= 0:
+            return []
+        return [1] * num_missing if num_missing <= 2 else [2]
 
     def _with_dummies(self, batch: ForwardBatch, dummies: list[int]) -> ForwardBatch:
         first, *others = [
@@ -234,6 +241,16 @@ class OpenVinoRunner:
         for tensor in chain.from_iterable(caches):
             forget_pages(tensor.data)
         self._loaded = None
+
+
+def _has_adapter(batch: ForwardBatch) -> bool:
+    return batch.adapter_slots is not None and bool((batch.adapter_slots != NO_SLOT).any())
+
+
+def _logit_indices(batch: ForwardBatch) -> Array:
+    """The batch's; a single one twice beside adapters, as the end of the graph computes these rows only."""
+    is_single = len(batch.logit_indices) == 1 and _has_adapter(batch)
+    return np.repeat(batch.logit_indices, 2) if is_single else batch.logit_indices
 
 
 def _state_inputs(batch: ForwardBatch, tables: BlockTables, block_size: int, zero_block: int) -> dict[str, Array]:
