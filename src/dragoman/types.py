@@ -286,6 +286,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     may_shift: bool = True
     n_keep: int = 0
     n_discard: int = 0
+    include_end_in_text: bool = False  # the token that ends an answer has its text, unless it is skipped as special
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------

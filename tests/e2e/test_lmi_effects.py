@@ -189,8 +189,8 @@ def test_the_prompt_can_be_returned(server: ServerProcess) -> None:
 
 def test_special_tokens_can_be_shown_and_set_off(server: ServerProcess) -> None:
     shown = {"max_new_tokens": 200, "skip_special_tokens": False}
-    assert "<|endoftext|>" not in text(server, shown)  # an end is no part of the text, unless that is asked for as well
-    assert text(server, shown | {"include_stop_str_in_output": True}).endswith("<|endoftext|>")
+    assert text(server, shown).endswith("<|endoftext|>")
+    assert text(server, shown | {"stop_sequences": ["."]}).endswith(" layers")  # a stop text is left out all the same
     assert "<|endoftext|>" not in text(server, {"max_new_tokens": 200})
     marks = shown | {"max_new_tokens": 3, "logit_bias": {"1": 100}}
     apart = text(server, marks)

@@ -37,7 +37,16 @@ Parse = Callable[[HttpCall, ModelProfile], Call]
 
 _NESTED = "parameters"  # where APIs that separate them from the prompt have them
 # Fields that are part of another parameter here, or none at all; `passed_over` is in `ignored`.
-_NOT_PARAMETERS = ("request_id", "prompt", "sampling", "passed_over", "biased_texts", "called_tool", "lines")
+_NOT_PARAMETERS = (
+    "request_id",
+    "prompt",
+    "sampling",
+    "passed_over",
+    "biased_texts",
+    "called_tool",
+    "lines",
+    "include_end_in_text",
+)
 _IN_USERS_WORDS = {
     "include_stop_in_text": "include_stop_str_in_output",
     "cache_key": "prompt_cache_key",

@@ -141,9 +141,9 @@ class SequenceText:
     """
 
     __slots__ = (
-        "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_stop", "_index", "_line_end", "_min_tokens",
-        "_num_accepted", "_num_drafts", "_parser", "_pieces", "_record", "_scanner", "_skips_special", "_stopped",
-        "is_finished",
+        "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_end", "_includes_stop", "_index",
+        "_line_end", "_min_tokens", "_num_accepted", "_num_drafts", "_parser", "_pieces", "_record", "_scanner",
+        "_skips_special", "_stopped", "is_finished",
     )  # fmt: skip
 
     def __init__(
@@ -162,6 +162,7 @@ class SequenceText:
         self._parser = parser
         self._skips_special = request.skip_special_tokens
         self._includes_stop = request.include_stop_in_text
+        self._includes_end = request.include_stop_in_text or request.include_end_in_text
         self._min_tokens = request.sampling.min_tokens
         self._detokenizer = IncrementalDetokenizer(
             pieces,
@@ -219,7 +220,7 @@ class SequenceText:
         self._record.num_accepted_tokens += output.num_accepted_tokens
 
     def _last_text(self, token_id: int, reason: FinishReason) -> str:
-        is_hidden = reason in _TOKEN_ENDS and not self._includes_stop
+        is_hidden = reason in _TOKEN_ENDS and not self._includes_end
         is_hidden = is_hidden or (self._skips_special and reason is FinishReason.EOS)
         return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
 

@@ -94,6 +94,8 @@ def make_requests(
         name_as_sent(error, parsed.documented, parsed.sent)
         raise
     first = _with_grammar_as_sent(first, parsed)
+    # LMI writes the tokens one by one, the last as any other; OpenAI's APIs end before it.
+    first = msgspec.structs.replace(first, include_end_in_text=not first.skip_special_tokens)
     if options.model.takes_adapters and values.adapter_id is not None:
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
