@@ -11,6 +11,8 @@ import pytest
 
 import dragoman
 from dragoman.cli import main
+from dragoman.cli.commands import COMMANDS, CommandPlace
+from dragoman.cli.subcommand import command_at
 from dragoman.config.docs import options_help, options_page
 from tests.support.environment import forget_settings
 
@@ -43,6 +45,14 @@ def test_help_lists_the_common_options_and_names_help_all(capsys: pytest.Capture
     text = capsys.readouterr().out
     assert 15 <= len([line for line in text.splitlines() if line.startswith("  --")]) <= 24
     assert text.endswith("`dragoman serve --help-all` lists all options, as docs/options.md does.\n")
+
+
+@pytest.mark.parametrize("module", [place.module for place in COMMANDS.values() if place.module])
+def test_no_option_runs_into_its_description(module: str) -> None:
+    command = command_at(CommandPlace("", "", module))
+    for option in command.options:
+        after = command.help.partition(f"  {option.flag} {option.kind.placeholder}")[2]
+        assert after[:1].isspace(), option.flag
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])

@@ -218,8 +218,14 @@ class Command:
 
     @property
     def help(self) -> str:
-        rows = (f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in self.options)
+        rows = (_help_row(f"  {option.flag} {option.kind.placeholder}", option.help) for option in self.options)
         return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage
+
+
+def _help_row(head: str, text: str) -> str:
+    """An option and its description, below it where the option is too long to stand beside it."""
+    beside = head.ljust(_COLUMN) if len(head) < _COLUMN else f"{head}\n{' ' * _COLUMN}"
+    return beside + text
 
 
 def command_at(place: CommandPlace) -> Command:
