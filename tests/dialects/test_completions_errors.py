@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman import errors
-from dragoman.errors import InvalidRequest, NotFound, Overloaded, ServerError
+from dragoman.errors import InvalidParameter, InvalidRequest, NotFound, Overloaded, ServerError
 from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis.lmi.dialects import ERRORS as LMI_ERRORS
 from dragoman.server.apis.openai_wire.completions import CompletionBody
@@ -61,6 +61,11 @@ def test_an_unknown_model_on_invocations_has_the_front_ends_shape() -> None:
 @table("message", ["model x is unknown", "model x not found"])
 def test_an_unknown_model_on_v3_always_says_not_found(message: str) -> None:
     assert "not found" in json.loads(OVMS.reply(NotFound(message)).body)["error"]
+
+
+def test_a_width_that_an_engine_refuses_is_told_of_the_parameter_that_asked_for_it() -> None:
+    details = json.loads(OPENAI.reply(InvalidParameter("num_beams is 3", param="num_beams")).body)["error"]
+    assert (details["param"], details["code"]) == ("best_of", "invalid_value")
 
 
 def test_an_error_without_a_kind_of_its_own_is_a_server_error() -> None:

@@ -18,7 +18,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.engine.rolling.sample.temperature_and_top_p import ranked
 from dragoman.engine.rolling.speculate.copied_text import OwnTextProposer
-from dragoman.errors import CapacityError
+from dragoman.errors import CapacityError, InvalidParameter
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeModel, FakeRunner, last_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
@@ -225,7 +225,9 @@ def test_more_beams_than_sequences_may_run_are_refused_by_name() -> None:
     collector = Collector(core)
     collector.add(0, make_request([1, 2], num_beams=4))
     collector.run()
-    assert "num_beams is 4, at most 3 sequences run at once" in str(collector.errors[0])
+    (error,) = collector.errors.values()
+    assert isinstance(error, InvalidParameter)
+    assert str(error) == "num_beams (best_of in OpenAI's APIs) is 4, at most 3 sequences run at once (max_num_seqs)"
 
 
 def test_a_stop_criterion_ends_a_beam() -> None:

@@ -25,7 +25,7 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.sequence import Sequence
-from dragoman.errors import CapacityError, InvalidRequest
+from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ _FEWEST = 8  # answers needed before they count
 
 
 def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
-    """Raises CapacityError if the request can never run to its end; InvalidRequest without a prompt."""
+    """Raises CapacityError if the request can never run to its end; InvalidRequest without a prompt, with too many beams."""
     if not request.prompt_ids:
         raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
@@ -63,8 +63,9 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingC
     if num_beams == 1:
         return
     if num_beams > config.max_num_seqs:
-        message = f"num_beams is {num_beams}, at most {config.max_num_seqs} sequences run at once (max_num_seqs)"
-        raise CapacityError(message, param="num_beams")
+        allowed = f"at most {config.max_num_seqs} sequences run at once (max_num_seqs)"
+        message = f"num_beams (best_of in OpenAI's APIs) is {num_beams}, {allowed}"
+        raise InvalidParameter(message, param="num_beams")
     for num_needed, pool in zip(num_beam_blocks(request, runner, config), runner.pools, strict=True):
         if num_needed > pool.num_blocks:
             message = f"num_beams {num_beams} with {num_prompt + num_max} tokens each needs {num_needed} KV blocks"

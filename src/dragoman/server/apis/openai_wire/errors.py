@@ -95,14 +95,16 @@ CODES: Mapping[str, ErrorCode] = {
 
 
 _KEPT = ("response_id", "file_id", "batch_id")  # where one is not found, there is no code: it is for models
+_NAMES = {"num_beams": "best_of"}  # what engines call otherwise
 
 
 def openai_body(error: ServerError) -> OpenAiError:
     status = STATUSES[error.kind]
     kind: ErrorType = "server_error" if status >= 500 else "invalid_request_error"
     kind = "rate_limit_error" if status == 429 else kind
+    param = None if error.param is None else _NAMES.get(error.param, error.param)
     code = None if error.kind == "not_found" and error.param in _KEPT else CODES.get(error.kind)
-    return OpenAiError(OpenAiErrorDetails(error.message, kind, error.param, code))
+    return OpenAiError(OpenAiErrorDetails(error.message, kind, param, code))
 
 
 ERRORS = error_shape(STATUSES, OpenAiError, openai_body)
