@@ -149,6 +149,15 @@ def test_no_repetition_penalty_makes_a_logit_infinite() -> None:
         assert np.argsort(logits[0]).tolist() == np.argsort(row).tolist(), penalty
 
 
+def test_only_a_ban_is_an_infinite_bias() -> None:
+    """llama.cpp's API takes any number; one beyond f32 gave a warning in the server's log."""
+    biases = {0: 1e300, 1: -1e300, 2: 3e38, 3: -INF}
+    logits = row_of(*ROW)
+    PROCESSORS["logit_bias"].apply(logits, [0], [make_state(Sampler(5), logit_bias=biases)])
+    assert np.isfinite(logits[0]).tolist() == [True, True, True, False, True]
+    assert np.argsort(logits[0]).tolist() == [3, 1, 4, 2, 0]
+
+
 def test_a_grammar_mask_reaches_every_bit_of_a_vocabulary_that_fills_no_word() -> None:
     sampler = Sampler(77)
     logits = np.arange(77, dtype=np.float32)[None].copy()

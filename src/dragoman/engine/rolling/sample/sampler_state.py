@@ -101,7 +101,7 @@ class SamplingPlan:
             seed=request.seed,
             bad_words=BadWords(request.bad_word_ids, vocab_size),
             bias_ids=bias_ids,
-            bias_values=np.array([params.logit_bias[int(i)] for i in bias_ids], dtype=np.float32),
+            bias_values=_in_f32([params.logit_bias[int(i)] for i in bias_ids]),
             allowed_ids=None if params.allowed_token_ids is None else known(params.allowed_token_ids),
             ending_ids=np.union1d(eos_ids, stop_ids),
             rescue_ids=eos_ids if eos_ids.size else stop_ids,
@@ -112,6 +112,13 @@ class SamplingPlan:
     def counts_tokens(self) -> bool:
         params = self.params
         return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+def _in_f32(biases: Sequence[float]) -> FloatArray:
+    """The biases as f32. One that is finite stays so, because an infinite one bans its token, or has no order."""
+    values = np.array(biases, dtype=np.float64)
+    largest = np.finfo(np.float32).max
+    return np.where(np.isinf(values), values, values.clip(-largest, largest)).astype(np.float32)
 
 
 class SamplerState:
