@@ -9,12 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman.config.resolve import demo_model_dir
 from dragoman.server.admission import Admission
+from dragoman.server.apis.openai.api import tokenizer_info
 from dragoman.server.app import ServerConfig
 from dragoman.server.generation.service import Service
 from dragoman.server.http.fields import Switches
 from dragoman.server.registry import ServedModel
 from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.real_dialects import real_dialects
@@ -147,6 +150,13 @@ def test_the_tokenizer_describes_itself(client: httpx.Client) -> None:
     assert info["chat_template"] == TEMPLATE.sources["default"]
     assert (info["vocab_size"], info["model_max_length"]) == (VOCAB_SIZE, 99)
     assert client.get("/tokenizer_info", params={"model": "plain"}).json()["chat_template"] is None
+
+
+def test_each_additional_special_token_is_listed_once_without_those_that_have_names() -> None:
+    info = tokenizer_info(load_tokenizer(demo_model_dir()), None, 99)
+    assert (info["eos_token"], info["pad_token"]) == ("<|endoftext|>", "<|endoftext|>")
+    fim = [f"<|fim_{part}|>" for part in ("prefix", "suffix", "middle")]
+    assert info["additional_special_tokens"] == ["<|im_start|>", "<|im_end|>", *fim]
 
 
 @table(

@@ -41,7 +41,7 @@ def read_text_files(model_dir: Path) -> TextFiles:
     text = _text_config(_read_json(model_dir, "config.json"))
     return TextFiles(
         special_tokens=_named_tokens(special_map) | _named_tokens(tokenizer_config),
-        extra_special_tokens=_extra_tokens(special_map) + _extra_tokens(tokenizer_config),
+        extra_special_tokens=tuple(dict.fromkeys(_extra_tokens(special_map) + _extra_tokens(tokenizer_config))),
         eos_token_ids=_token_ids(generation, "eos_token_id") or _token_ids(text, "eos_token_id"),
         bos_token_id=next(iter(_token_ids(generation, "bos_token_id") or _token_ids(text, "bos_token_id")), None),
         chat_templates=_chat_templates(model_dir, tokenizer_config),

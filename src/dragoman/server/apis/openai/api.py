@@ -186,11 +186,12 @@ def tokenizer_info(tokenizer: Tokenizer, template: ChatTemplate | None, max_mode
     for name, token_id in (("bos_token", tokenizer.bos_token_id), ("eos_token", tokenizer.eos_token_id)):
         named[name] = None if token_id is None else tokenizer.token_bytes(token_id).decode("utf-8", "replace")
     sources = {} if template is None else dict(template.sources)
+    named |= facts.special_tokens if facts else {}
+    extra = facts.extra_special_tokens if facts else ()
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **named,
-        **(facts.special_tokens if facts else {}),
-        "additional_special_tokens": list(facts.extra_special_tokens) if facts else [],
+        "additional_special_tokens": [text for text in extra if text not in named.values()],
         "eos_token_ids": sorted(tokenizer.eos_token_ids),
         "vocab_size": tokenizer.vocab_size,
         "model_max_length": max_model_len,
