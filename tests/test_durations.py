@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dragoman.parameters import seconds_of
@@ -16,3 +18,12 @@ def test_every_form_has_its_seconds() -> None:
     for text in ("", "soon", "m", "5 m", "1h 30m", "--5s", "1e3", "nan", "inf", "5d", "٣s", "3s-", "-"):
         with pytest.raises(ValueError, match=text or "^$"):
             seconds_of(text)
+
+
+def test_a_text_of_any_length_is_read_at_once() -> None:
+    begun = time.process_time()
+    for text in ("1" * 100_000 + "x", "1s" * 50_000 + "x", "1." * 50_000):
+        with pytest.raises(ValueError, match="1"):
+            seconds_of(text)
+    assert seconds_of("0" * 100_000 + "7") == 7
+    assert time.process_time() - begun < 2

@@ -255,14 +255,17 @@ DURATION = "a number of seconds, or a duration like 10m or 1h30m"
 """The durations that people and clients may write. Source: Go's time.ParseDuration, which Ollama's clients write for."""
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+# A number has one reading only: with two, a long row of digits would take quadratic time.
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _FORM = re.compile(rf"[-+]?(?:(?:{_PART.pattern})+|\d+(?:\.\d+)?)", re.ASCII)
 
 
 def seconds_of(text: str) -> float:
     """The seconds of a duration, which may be negative. Raises: ValueError for another form."""
-    if _FORM.fullmatch(text) is None:
+    form = _FORM.fullmatch(text)
+    if form is None:
         raise ValueError(text)
-    sign, bare = (-1.0 if text.startswith("-") else 1.0), text.lstrip("+-")
-    parts = _PART.findall(bare)
-    return sign * (sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(bare))
+    if form[1] is None:  # without a unit
+        return float(text)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return -seconds if text.startswith("-") else seconds

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.grammar.compiler import GrammarCompiler
+from dragoman.grammar.compiler import GrammarCompiler, is_gbnf
 from dragoman.grammar.masker import Vocabulary
 from dragoman.types import Grammar, TokenMasker
 
@@ -96,3 +98,11 @@ def test_any_error_of_the_compiler_is_the_requests_fault(monkeypatch: pytest.Mon
     monkeypatch.setattr("dragoman.grammar.compiler.gbnf_to_lark", fail)
     with pytest.raises(InvalidParameter, match="does not compile: string index out of range"):
         COMPILER.compile(Grammar("lark", 'root ::= "unforeseen"'))
+
+
+def test_blanks_of_any_number_are_read_at_once() -> None:
+    begun = time.process_time()
+    for blanks in ("\n" * 32_768, "\n " * 16_384, " " * 32_768):
+        assert not is_gbnf(Grammar("lark", blanks))
+        assert is_gbnf(Grammar("lark", f'{blanks}\t root {blanks} ::= "a"'))
+    assert time.process_time() - begun < 2

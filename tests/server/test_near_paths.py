@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -143,3 +144,27 @@ def test_every_prefix_of_every_api_tells_what_is_near_it(client: httpx.Client) -
         assert answer.status_code == 404, path
         nearest = answer.text.split("the nearest one is ")[1].split(",")[0]
         assert nearest.split("/")[1] == prefix.split("/")[1], path
+
+
+@table(
+    ("path", "params"),
+    [
+        ("/a/b/versions/c/infer", {"name": "a/b", "version": "c"}),
+        ("/a/versions/b/versions/c/infer", {"name": "a/versions/b", "version": "c"}),
+        ("/a/versions//infer", None),
+        ("///versions/c/infer", {"name": "/", "version": "c"}),
+        ("/versions/c/infer", None),
+        ("/a\nb/versions/c/infer", {"name": "a\nb", "version": "c"}),
+    ],
+)
+def test_names_in_paths_may_hold_slashes(path: str, params: dict[str, str] | None) -> None:
+    matched = RouteTable([Route("/m/{name}/versions/{version}/infer")]).match(f"/m{path}")
+    assert (None if matched is None else matched.path_params) == params
+
+
+def test_a_path_of_any_length_is_looked_up_at_once() -> None:
+    begun = time.process_time()
+    for path in ("/v2/models/" + "/versions/" * 6_000, "/models/" + "a/adapters/b/update/" * 3_000):
+        for end in ("x", "/", "infer", "/infer"):
+            TABLE.match(path + end)
+    assert time.process_time() - begun < 2

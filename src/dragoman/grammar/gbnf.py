@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+# Blanks within the line only: if they crossed line ends, a source of empty lines would take quadratic time.
+RULE = re.compile(r"^[^\S\n]*[\w-]+\s*::=", re.MULTILINE)
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r]+|\#[^\n]*)|(?P<line>\n)|(?P<rule>[\w-]+)\s*::=|(?P<name>[\w-]+)|(?P<text>"(?:[^"\\\n]|\\.)*")

@@ -83,9 +83,32 @@ class Match(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    regex: re.Pattern[str]
-    num_said: int
+    """A path with names; `texts` stand before, between and behind them."""
+
+    texts: Sequence[str]
+    names: Sequence[str]
     route: Route
+
+    @property
+    def num_said(self) -> int:
+        return sum(map(len, self.texts))
+
+    def params(self, path: str) -> PathParams | None:
+        """The names' values; the first are as long as possible. No regular expression, as its time would be quadratic."""
+        first, *between, last = self.texts
+        begin, end = len(first), len(path) - len(last)
+        if not path.startswith(first) or not path.endswith(last):
+            return None
+        values: list[str] = []
+        for text in reversed(between):
+            place = path.rfind(text, begin + 1, max(end - 1, 0))
+            if place < 0:
+                return None
+            values.append(path[place + len(text) : end])
+            end = place
+        if end <= begin:
+            return None
+        return dict(zip(self.names, (path[begin:end], *reversed(values)), strict=True))
 
 
 class RouteTable:
@@ -98,9 +121,7 @@ class RouteTable:
         for route in routes:
             texts, names = _PLACEHOLDER.split(route.path)[::2], _PLACEHOLDER.findall(route.path)
             if names:
-                named = "".join(f"{re.escape(text)}(?P<{name}>.+)" for text, name in zip(texts, names, strict=False))
-                regex = re.compile(named + re.escape(texts[-1]), re.DOTALL)
-                self._patterns.append(_Pattern(regex, sum(map(len, texts)), route))
+                self._patterns.append(_Pattern(texts, names, route))
             else:
                 self._fixed[route.path] = route
         self._patterns.sort(key=lambda pattern: -pattern.num_said)
@@ -111,8 +132,8 @@ class RouteTable:
         if route is not None:
             return Match(route, {})
         for pattern in self._patterns:
-            if (found := pattern.regex.fullmatch(path)) is not None:
-                return Match(pattern.route, found.groupdict())
+            if (params := pattern.params(path)) is not None:
+                return Match(pattern.route, params)
         return None
 
     def unknown(self, path: str) -> UnknownPath:
