@@ -56,7 +56,7 @@ FEATURES = (
     Feature(
         "waiting streams are kept alive",
         "comments (llama.cpp), `ping` (Anthropic)",
-        "the same, every 10 s; `--keep-alive-seconds`",
+        "the same, with `--keep-alive-seconds`; off by default",
         (f"{_SILENCE}test_official_clients_do_not_notice",),
     ),
     Feature(

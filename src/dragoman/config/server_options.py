@@ -416,7 +416,7 @@ class ServerSettings:
         "x-dragoman-timings: 1 or 0.",
     )
     keep_alive_seconds: float = _option(
-        10.0,
+        0.0,
         Number(0.0, inclusive=True),
         "Seconds of silence after which an event stream sends something that clients ignore: a comment, or a ping in "
         "Anthropic's API. Streams of JSON lines get none. 0 = never.",
