@@ -159,3 +159,11 @@ def test_a_variable_acts_or_is_noted(variable: str, tmp_path: Path) -> None:
     found = targets(given)
     assert found, "unknown"
     assert_not_dropped(outcome(tmp_path, environ={variable: VALUE}), variable, found)
+
+
+@table(("word", "notices"), [("Python", 0), ("MPI", 0), ("DeepSpeed", 1)])
+def test_the_engine_of_lmi_is_not_ours(word: str, notices: int, tmp_path: Path) -> None:
+    said = outcome(tmp_path, environ={"OPTION_ENGINE": word})
+    assert isinstance(said, Config)
+    assert not said.origins["engine"].is_given
+    assert sum("OPTION_ENGINE" in notice for notice in said.notices) == notices

@@ -279,7 +279,9 @@ def test_negative_seeds_are_read_as_unsigned() -> None:
 
 
 def test_top_n_tokens_wins_over_logprobs() -> None:
-    assert request_of({"top_n_tokens": 5, "logprobs": 2}).sampling.logprobs == 5
+    call = parse({"top_n_tokens": 5, "logprobs": 2, "details": True})
+    assert (call.requests[0].sampling.logprobs, call.ignored) == (5, ("logprobs",))
+    assert parse({"top_n_tokens": 0, "logprobs": 2, "details": True}).ignored == ()
 
 
 @table("profile", [*BACKENDS, "disable"])

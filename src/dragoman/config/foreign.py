@@ -35,6 +35,12 @@ OPTIONS_OF_LMI = (
 OTHER_TASK = ForeignOption("option.task", "this server generates text, embeds and reranks")
 """Any other word for what a model is for: there option.task is no option of ours, and a model.py may read it."""
 
+ENGINES_OF_DJL = frozenset(
+    ("python", "mpi", "deepspeed", "fastertransformer", "pytorch", "onnxruntime", "rust", "tensorflow", "tensorrt")
+)
+ENGINE_OF_DJL = ForeignOption("engine", "the engine is built in", ("python", "mpi"))
+"""LMI's `engine`, which its containers also take as OPTION_ENGINE: one of these words, in any case."""
+
 MANAGEMENT_ADDRESS = "management_address"  # not reported if it is the server's address
 
 _FILE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("foreign_options.toml").read_text(encoding="utf-8"))

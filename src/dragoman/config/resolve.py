@@ -37,6 +37,8 @@ from dragoman.config.engine_options import (
 )
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import (
+    ENGINE_OF_DJL,
+    ENGINES_OF_DJL,
     FOREIGN_PREFIXES,
     MANAGEMENT_ADDRESS,
     OF_ENGINES,
@@ -338,8 +340,8 @@ class _Findings:
                 except ValueError:
                     self._bad(match, given)
                     continue
-                if match.target is _NAMED["task"] and not TASKS.has(text):
-                    self._foreign.append((layer, OTHER_TASK, given))
+                if (namesake := _namesake(match.target, text)) is not None:
+                    self._foreign.append((layer, namesake, given))
                     continue
                 self._candidates[match.target.name].append(_Candidate(given, match, text, layer))
 
@@ -541,6 +543,15 @@ def _is_own_address(target: ForeignOption, given: Given, chosen: Chosen) -> bool
     except ValueError:
         return False
     return (host, port) == (chosen["host"], str(chosen["port"]))
+
+
+def _namesake(target: Option, text: str) -> ForeignOption | None:
+    """LMI's option of the same name, if the word is one for that."""
+    if target is _NAMED["task"] and not TASKS.has(text):
+        return OTHER_TASK
+    if target is _NAMED["engine"] and text.lower() in ENGINES_OF_DJL:
+        return ENGINE_OF_DJL
+    return None
 
 
 def _quote(given: Given, text: str | None = None) -> str:

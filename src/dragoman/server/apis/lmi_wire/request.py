@@ -182,6 +182,8 @@ def _ineffective(
 ) -> dict[str, str]:
     """The names of parameters that changed nothing, and why: unknown ones, and those whose `needs` do not hold."""
     unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
+    if parsed.values.top_n_tokens and parsed.values.logprobs not in (None, 0, parsed.values.top_n_tokens):
+        unused[parsed.name_of("logprobs")] = "top_n_tokens says the same, and wins"
     if all(row.needs is Need.NOTHING for row in parsed.sent.values()):
         return unused
     lacking = lacking_needs(sampling, thinks=options.model.thinks)
