@@ -255,6 +255,7 @@ DURATION = "a number of seconds, or a duration like 10m or 1h30m"
 """The durations that people and clients may write. Source: Go's time.ParseDuration, which Ollama's clients write for."""
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_CHARS = 1_000  # of a duration
 # A number has one reading only: with two, a long row of digits would take quadratic time.
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _FORM = re.compile(rf"[-+]?(?:(?:{_PART.pattern})+|\d+(?:\.\d+)?)", re.ASCII)
@@ -262,7 +263,7 @@ _FORM = re.compile(rf"[-+]?(?:(?:{_PART.pattern})+|\d+(?:\.\d+)?)", re.ASCII)
 
 def seconds_of(text: str) -> float:
     """The seconds of a duration, which may be negative. Raises: ValueError for another form."""
-    form = _FORM.fullmatch(text)
+    form = _FORM.fullmatch(text) if len(text) <= _MAX_CHARS else None
     if form is None:
         raise ValueError(text)
     if form[1] is None:  # without a unit

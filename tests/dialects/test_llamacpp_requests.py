@@ -233,6 +233,7 @@ def test_no_parameter_without_effect_is_one_that_has_an_effect() -> None:
         ({"grammar_lazy": True}, "grammar_lazy", "grammar_lazy is not supported"),
         ({"samplers": ["top_k", "magic"]}, "samplers[1]", "samplers[1] must be one of penalties, "),
         ({"samplers": "kz"}, "samplers[1]", "samplers[1] must be one of penalties, "),
+        ({"samplers": "k" * 101}, "samplers", "samplers must have at most 100 entries, got 101"),
         ({"logit_bias": [[1]]}, "logit_bias[0]", "logit_bias[0] must be a token id or text and its bias, got [1]"),
         ({"logit_bias": [[1, True]]}, "logit_bias[0]", "logit_bias[0] must be a number, or false for never, got true"),
         ({"logit_bias": [[1.5, 1]]}, "logit_bias[0]", "logit_bias[0] must begin with a token id or a text, got 1.5"),

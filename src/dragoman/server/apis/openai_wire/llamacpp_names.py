@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.parameters import FURTHER, NEUTRAL_SAMPLING, Bounds
-from dragoman.server.apis.openai_wire.fields import check_number, shown
+from dragoman.server.apis.openai_wire.fields import check_count, check_number, shown
 from dragoman.server.apis.openai_wire.grammars import GrammarFields
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.types import LineLimits, SamplingParams
@@ -43,6 +43,7 @@ _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "x": "xtc",
     "t": "temperature", "i": "infill", "a": "adaptive_p",
 }  # fmt: skip
+_MAX_LISTED = 100  # samplers, however often each
 NOT_LISTED = "its sampler is not one of samplers"
 UNORDERED = f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(LACKING)}"
 OF_SHIFTS = frozenset(("n_keep", "n_discard", "num_keep"))  # the last is Ollama's
@@ -55,6 +56,7 @@ def read_samplers(samplers: str | list[str] | None, profile: Profile) -> tuple[s
     """The samplers' own names, as they were listed. Raises: InvalidParameter for one that nobody has."""
     if samplers is None:
         return BY_DEFAULT
+    check_count("samplers", len(samplers), _MAX_LISTED, profile)
     names = [_LETTERS.get(letter, letter) for letter in samplers] if isinstance(samplers, str) else samplers
     known = [_OTHER_NAMES.get(name, name) for name in names]
     allowed = (*ORDER, *LACKING)
