@@ -32,7 +32,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="its time (default: %(default)s)")
     arguments = parser.parse_args()
     if arguments.schemathesis:
-        problems = run_schemathesis(arguments.schemathesis, arguments.examples, arguments.seconds)
+        tool = arguments.schemathesis
+        problems = run_schemathesis(tool, arguments.examples, arguments.seconds, arguments.dice)
         print("\n".join(problems))
         return int(bool(problems))
     files = run_files(random.Random(arguments.dice), arguments.files, arguments.keep)

@@ -28,7 +28,7 @@ expected-statuses = ["2xx", "3xx", "4xx", 501, 503]
 """
 
 
-def run_schemathesis(executable: str, num_examples: int, max_s: int) -> list[str]:
+def run_schemathesis(executable: str, num_examples: int, max_s: int, seed: int) -> list[str]:
     """What is wrong, [] if nothing is; the tool tells details on its own output."""
     with running_target(has_hosting=False) as target, tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "schemathesis.toml"
@@ -43,7 +43,7 @@ def run_schemathesis(executable: str, num_examples: int, max_s: int) -> list[str
             ",".join(CHECKS),
         ]
         command += ["--phases", "examples,coverage,fuzzing", "--max-examples", str(num_examples)]
-        command += ["--max-time", str(max_s), "--seed", "1", "--request-timeout", "60", "--continue-on-failure"]
+        command += ["--max-time", str(max_s), "--seed", str(seed), "--request-timeout", "60", "--continue-on-failure"]
         command += ["--no-shrink", "--suppress-health-check", "all", "--warnings", "off"]
         code = subprocess.run(command, check=False).returncode
         left = target.idle_state()

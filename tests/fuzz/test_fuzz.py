@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.fuzz import described
+from tests.fuzz.__main__ import main
 from tests.fuzz.cases import DOCUMENT, OPERATIONS, Case, Maker
 from tests.fuzz.files import Reader
 from tests.fuzz.files import run as run_files
@@ -111,3 +116,18 @@ def test_what_the_fuzz_looks_for_on_a_connection_it_finds(is_odd: bool, answers:
     found = run.talk_problem(Talk((Case("GET", "/none"), Case("GET", "/none")), (), is_odd), answers)
     assert found.startswith(kind)
     assert bool(found) is bool(kind)
+
+
+def test_the_dice_are_those_of_schemathesis_too(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were ignored: every run of it made the same requests."""
+    monkeypatch.setattr(described, "running_target", lambda **_: nullcontext(target))
+    command: list[str] = []
+
+    def run(words: list[str], *, check: bool) -> CompletedProcess[str]:
+        command.extend(words)
+        return CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("sys.argv", ["fuzz", "--schemathesis", "tool", "--dice", "7"])
+    assert main() == 0
+    assert command[command.index("--seed") + 1] == "7"
