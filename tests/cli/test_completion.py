@@ -93,6 +93,11 @@ def test_the_parameters_have_the_ranges_of_the_openai_routes() -> None:
         assert (isinstance(kind, Number) and not kind.inclusive) == bounds.is_low_open, name
 
 
+def test_the_page_of_the_terminal_lists_the_parameters() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "terminal.md").read_text(encoding="utf-8")
+    assert [parameter.flag for parameter in PARAMETERS if f"`{parameter.flag}`" not in page] == []
+
+
 @pytest.mark.parametrize(
     ("words", "unwanted"),
     [

@@ -87,7 +87,7 @@ def has_experts(model: LoadedModel) -> bool:
 
 def _kept_check(model: LoadedModel, text: Sequence[int], trial: Trial) -> Check:
     """Check that a kept graph computes the same as a new one."""
-    name = "kept graph as built anew"
+    name = "kept graph as built again"
     needless = "" if model.from_cache else "the graph was built now, none was kept"
     if (skipped := trial.skipped(name, needless)) is not None:
         return skipped
