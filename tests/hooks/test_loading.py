@@ -80,6 +80,7 @@ class TestWhatStopsTheStart:
                 "def handle(a, b): ...\n",
                 r"handle\(\) must take one argument, the Input: missing a required argument: 'b'",
             ),
+            ("@input_formatter\ndef f(*, tokenizer): ...\n", "input formatter f: f must take one argument at least"),
             ("@output_formatter\ndef f(a, b, c): ...\n", "output formatter f: f must take one argument"),
         ],
     )

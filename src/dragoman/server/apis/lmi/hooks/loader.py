@@ -81,7 +81,7 @@ def load_hooks(
         path,
         module,
         importer,
-        _marked(module, INPUT_MARK),
+        _input_formatter(path, _marked(module, INPUT_MARK)),
         None if found is None else _output_formatter(path, found),
         _handler(path, module, handler_name, is_entry_point=is_own_entry_point(entry_point)),
     )
@@ -147,6 +147,19 @@ def _marked(module: ModuleType, mark: str) -> Callable[..., Any] | None:
             found: Callable[..., Any] = value
             return found
     return None
+
+
+def _input_formatter(path: Path, function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    if function is None:
+        return None
+    try:
+        inspect.signature(function).bind_partial(None)
+    except TypeError as error:
+        name = function_name(function)
+        raise HookLoadError(
+            f"{path}: input formatter {name}: {name} must take one argument at least: {error}"
+        ) from error
+    return function
 
 
 def _output_formatter(path: Path, function: Callable[..., Any]) -> OutputFormatter:
