@@ -248,6 +248,26 @@ def test_the_words_for_a_prompt_that_is_too_long_name_the_bound_that_was_met() -
         assert client.post("/v1/completions", json=cut).status_code == 400
 
 
+def test_a_context_that_is_too_short_is_told_with_names_of_the_body() -> None:
+    question = {"messages": [{"role": "user", "content": "Hi"}]}
+    long_one = {"messages": [{"role": "user", "content": "x" * 5000}]}
+    openai = {"accept": "text/event-stream"}
+    with serving() as (client, _):
+        for path, body, param in (
+            ("/v1/chat/completions", {**question, "max_completion_tokens": 10**6}, "max_completion_tokens"),
+            ("/v1/chat/completions", {**question, "max_tokens": 10**6}, "max_tokens"),
+            ("/v1/chat/completions", long_one, "messages"),
+            ("/v1/responses", {"input": "Hi", "max_output_tokens": 10**6}, "max_output_tokens"),
+            ("/v1/responses", {"input": "x" * 5000}, "input"),
+        ):
+            answer = client.post(path, json={"model": "bytes", **body}, headers=openai)
+            told = answer.json()["error"]
+            assert (answer.status_code, told["param"]) == (400, param)
+            assert "maximum context length" in told["message"]
+            if param.startswith("max_"):
+                assert f"or lower {param}." in told["message"]
+
+
 def test_an_answer_longer_than_the_operator_allows_is_refused_where_it_was_asked_for() -> None:
     limits = ServiceLimits(max_completion_tokens=4)
     with serving(limits=limits) as (client, engine):

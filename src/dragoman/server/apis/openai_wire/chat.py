@@ -5,14 +5,16 @@ Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.errors import ServerError
+from dragoman.errors import CapacityError, ServerError
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import Created, OpenAiEncoder, PromptLogprobs, Reading, Usage, json_logprob
 from dragoman.server.apis.openai_wire.conversation import (
@@ -33,6 +35,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.apis.openai_wire.thinking import ReasoningBody, effort_switches
+from dragoman.server.json_body import NotJson
 from dragoman.server.timings import Timings, ToldProgress
 from dragoman.types import (
     ChatPrompt,
@@ -457,7 +460,30 @@ class ChatDialect(PureDialect):
         return self._route(self._model, http).ignores_model
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        return self._route(self._model, http).errors.reply(error)
+        profile = self._route(self._model, http)
+        return profile.errors.reply(_renamed(error, http) if profile.name == "v1" else error)
+
+
+_MAX_TOKENS = re.compile(r"(?<!reasoning\.)\bmax_tokens\b")
+
+
+def _renamed(error: ServerError, http: HttpCall) -> ServerError:
+    """A copy of the service's error, which speaks of a prompt and of `max_tokens`, in the names of this body."""
+    twin = copy(error)
+    if isinstance(error, CapacityError) and error.param == "prompt":
+        twin.param = "messages"
+    if _has_newer_limit(http):
+        twin.message = _MAX_TOKENS.sub("max_completion_tokens", error.message)
+        twin.param = None if twin.param is None else _MAX_TOKENS.sub("max_completion_tokens", twin.param)
+    return twin
+
+
+def _has_newer_limit(http: HttpCall) -> bool:
+    try:
+        body = http.json()
+    except NotJson:
+        return False
+    return isinstance(body, dict) and body.get("max_completion_tokens") is not None
 
 
 def _top_logprobs(body: ChatBody, reading: Reading, *, needs_top: bool) -> int | None:

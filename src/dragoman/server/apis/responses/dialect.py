@@ -97,6 +97,7 @@ _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
 _OTHER_NAMES = (
     (re.compile(r"(?<!reasoning\.)\bmax_tokens\b"), "max_output_tokens"),
     (re.compile(r"^messages\b"), "input"),
+    (re.compile(r"\bof type image_url\b"), "of type input_image"),
 )
 
 _TOLD_BACK = (
@@ -321,6 +322,8 @@ class ResponsesDialect:
         twin.message = _MESSAGE.sub(place, error.message)
         twin.param = None if error.param is None else _MESSAGE.sub(place, error.param)
         if self._profile.wire.name == "v1":
+            if isinstance(error, CapacityError) and error.param == "prompt":
+                twin.param = "input"
             for pattern, name in _OTHER_NAMES:
                 twin.message = pattern.sub(name, twin.message)
                 twin.param = None if twin.param is None else pattern.sub(name, twin.param)
