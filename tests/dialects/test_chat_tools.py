@@ -95,6 +95,9 @@ def test_a_whole_conversation_with_tool_results_reaches_the_template() -> None:
     ("body", "param"),
     [
         ({"tools": [{"type": "search", "function": {"name": "f"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [TIME, {"type": "custom", "custom": {"name": "f"}}]}, "tools[1].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "objekt"}}}]},

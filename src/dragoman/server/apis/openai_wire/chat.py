@@ -21,6 +21,7 @@ from dragoman.server.apis.openai_wire.conversation import (
     ChatBody,
     check_restricted,
     check_sizes,
+    check_tool_types,
     conversation,
     tool_use,
 )
@@ -422,6 +423,7 @@ class ChatDialect(PureDialect):
         is_strict = profile.name == "lmi" and bool(model.settings.get("lmi_strict"))
         raw = decode_object(http, profile)
         reading = Reading(profile, model)
+        check_tool_types(raw, profile)
         body = read_struct(raw, ChatBody, profile)
         check_shared(raw, body, reading)
         if body.max_completion_tokens is not None:

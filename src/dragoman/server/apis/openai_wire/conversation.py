@@ -399,9 +399,21 @@ def parsed_arguments(text: str) -> Any:
 
 def _function(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
     """The function as the client wrote it, without nulls; types were checked with the body."""
+    _check_type(tool, path, profile)
+    return checked_function(tool["function"], f"{path}.function", profile)
+
+
+def check_tool_types(raw: Mapping[str, Any], profile: Profile) -> None:
+    """Raises InvalidRequest for a tool of another type, before its `function` is missed."""
+    tools = raw.get("tools")
+    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict):
+            _check_type(tool, f"tools[{position}]", profile)
+
+
+def _check_type(tool: Mapping[str, Any], path: str, profile: Profile) -> None:
     if (tool.get("type") or "function") != "function":
         raise profile.wrong(f"{path}.type", "function", tool["type"])
-    return checked_function(tool["function"], f"{path}.function", profile)
 
 
 def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
