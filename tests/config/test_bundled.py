@@ -22,10 +22,22 @@ def test_a_word_names_a_bundled_model(word: str, tmp_path: Path, monkeypatch: py
     assert (config.model_dir, config.name) == (BUNDLED[word], word)
 
 
-def test_a_directory_of_that_name_precedes_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_a_model_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo-vision").mkdir()
-    assert resolve(named("demo-vision"), {}, demo_model_dir()).model_dir == Path("demo-vision")
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "model.py").touch()
+    assert resolve(named("demo"), {}, demo_model_dir()).model_dir == BUNDLED["demo"]
+
+
+@table("sign", ["config.json", "1/config.json", "a.gguf", "serving.properties"])
+def test_a_model_of_that_name_precedes_the_bundled_one(
+    sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / sign.replace("/", "-") / "demo-vision" / sign
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.chdir(tmp_path / sign.replace("/", "-"))
+    assert resolve(named("demo-vision"), {}, demo_model_dir()).model_dir in (Path("demo-vision"), Path("demo-vision/1"))
 
 
 def test_the_environment_can_name_a_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Tells", "parameters": SCHEMA}}
 TIME = {"type": "function", "function": {"name": "time"}}
 NAMED = {"type": "function", "function": {"name": "weather"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 
 
 def tools_seen(call: Call) -> tuple[Any, ...]:
@@ -47,6 +48,15 @@ def tools_seen(call: Call) -> tuple[Any, ...]:
 def test_tool_choice_becomes_a_wish_for_the_service(route: str, choice: Any, wish: str, is_parsed: bool) -> None:
     asked = request(chat(route, tools=[WEATHER, TIME], tool_choice=choice))
     assert (asked.called_tool or asked.tool_choice, asked.parse_tool_calls) == (wish, is_parsed)
+
+
+@table("route", ROUTES)
+@table(("mode", "wish"), [("auto", "auto"), ("required", "required")])
+def test_allowed_tools_leave_only_these(route: str, mode: str, wish: str) -> None:
+    choice = ALLOWED | {"allowed_tools": {"mode": mode, "tools": [NAMED]}}
+    call = chat(route, tools=[WEATHER, TIME], tool_choice=choice)
+    assert [tool["function"]["name"] for tool in tools_seen(call)] == ["weather"]
+    assert request(call).tool_choice == wish
 
 
 @table("name", ["auto", "none", "required", "weather"])
@@ -104,6 +114,13 @@ def test_a_whole_conversation_with_tool_results_reaches_the_template() -> None:
             "tools[0].function.parameters",
         ),
         ({"tools": [TIME], "tool_choice": NAMED}, "tool_choice.function.name"),
+        ({"tools": [TIME], "tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ({"tools": [TIME], "tool_choice": ALLOWED | {"allowed_tools": None}}, "tool_choice.allowed_tools.mode"),
+        (
+            {"tools": [TIME], "tool_choice": ALLOWED | {"allowed_tools": {"mode": "auto", "tools": []}}},
+            "tool_choice.allowed_tools.tools",
+        ),
+        ({"tools": [TIME], "tool_choice": ALLOWED}, "tool_choice.allowed_tools.tools[0].name"),
         ({"tools": [TIME], "tool_choice": "must"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
     ],

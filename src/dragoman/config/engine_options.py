@@ -109,7 +109,7 @@ class ModelSettings:
         ModelPath("MODEL"),
         "A model directory, a GGUF file, or a model's name on the hub (ORG/NAME or ORG/NAME@REVISION) if no such path "
         "exists. option.model_id in the directory's serving.properties may name another model. demo and demo-vision "
-        "are the bundled models, unless directories of these names exist.",
+        "are the bundled models, unless models of these names are in the working directory.",
         unset="the bundled demo model", env=(Alias("HF_MODEL_ID"), Alias("MODEL_ID")),
         open_to="model",
     )  # fmt: skip

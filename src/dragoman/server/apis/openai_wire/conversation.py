@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import msgspec
 from msgspec import Meta
 
-from dragoman.errors import InvalidParameter
+from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, check_word, shown
 from dragoman.server.apis.openai_wire.grammars import parts_passed_over, schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
@@ -98,10 +98,18 @@ class NamedFunction(msgspec.Struct, kw_only=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, kw_only=True):
-    """`tool_choice` as an object: that one function must be called."""
+class AllowedTools(msgspec.Struct, kw_only=True):
+    """The tools that may be called, and whether one must be: `mode` is auto or required."""
 
-    function: NamedFunction
+    mode: str | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class ChosenTool(msgspec.Struct, kw_only=True):
+    """`tool_choice` as an object: one function must be called, or with the type allowed_tools only some may be."""
+
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
     type: str | None = None
 
 
@@ -113,7 +121,7 @@ class ChatBody(SharedBody, kw_only=True):
     n_probs: int | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | NamedTool | None = None
+    tool_choice: str | ChosenTool | None = None
     functions: list[ToolFunction] | None = None
     function_call: str | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
@@ -255,8 +263,42 @@ def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUs
         return _function_use(body, raw.get("functions", []) if body.functions else [], profile)
     raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", []) if body.tools else []  # the text "null" is none
     functions = {f"tools[{i}].function": _function(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools)}
-    choice, name = _tool_choice(body.tool_choice, [function["name"] for function in functions.values()], profile)
+    wish = body.tool_choice
+    if isinstance(wish, ChosenTool) and wish.type == "allowed_tools":
+        allowed = wish.allowed_tools or AllowedTools()
+        functions, wish = with_allowed_tools(
+            functions, "tool_choice.allowed_tools", allowed.mode, allowed.tools, profile
+        )
+    choice, name = _tool_choice(wish, [function["name"] for function in functions.values()], profile)
     return used_tools(functions, choice, name, profile)
+
+
+def with_allowed_tools(
+    functions: Mapping[str, dict[str, Any]], path: str, mode: Any, tools: Any, profile: Profile
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """The functions, by their places, that a wish for some tools leaves, and its mode. Raises: InvalidRequest."""
+    if mode not in ("auto", "required"):
+        raise profile.wrong(f"{path}.mode", "auto or required", mode)
+    if not isinstance(tools, list) or not tools:
+        raise profile.wrong(f"{path}.tools", "an array of at least one tool", tools)
+    names = [function["name"] for function in functions.values()]
+    allowed = {named_tool(tool, f"{path}.tools[{position}]", names, profile) for position, tool in enumerate(tools)}
+    return {place: function for place, function in functions.items() if function["name"] in allowed}, mode
+
+
+def named_tool(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
+    """The name of the function that an object names, itself or in `function`. Raises: InvalidRequest."""
+    if not isinstance(tool, dict):
+        raise profile.wrong(path, "an object", tool, "type")
+    kind = tool.get("type", "function")
+    if kind != "function":
+        message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
+        raise UnsupportedFeature(message, param=f"{path}.type")
+    nested = tool.get("function")
+    name = nested.get("name") if isinstance(nested, dict) else tool.get("name")
+    if name in names and isinstance(name, str):
+        return name
+    raise profile.wrong(f"{path}.name", "one of tools", name)
 
 
 def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
@@ -430,9 +472,11 @@ def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> di
 
 
 def _tool_choice(
-    choice: str | NamedTool | None, names: Sequence[str], profile: Profile
+    choice: str | ChosenTool | None, names: Sequence[str], profile: Profile
 ) -> tuple[ToolChoice | None, str]:
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ChosenTool):
+        if choice.function is None:
+            raise profile.fault("tool_choice.function", "missing", "tool_choice.function is missing")
         name = choice.function.name
         if name in names:
             return "named", name

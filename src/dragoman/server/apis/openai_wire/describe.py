@@ -113,7 +113,7 @@ CHAT_EFFECTS: Mapping[str, str] = {
         "with `logprobs`, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many"
     ),
     "tools": "the functions that the model may call",
-    "tool_choice": "whether it calls: none, auto, required, or one function",
+    "tool_choice": "whether it calls: none, auto, required, one function, or some as `allowed_tools`",
     "functions": "the older form of `tools`; the answer has at most one `function_call`",
     "function_call": "the older form of `tool_choice`: none, auto, or one function",
     "parallel_tool_calls": "false: only the first call is answered",
@@ -179,7 +179,7 @@ _OWN_TYPES: Mapping[str, Schema] = {
     "guided_grammar": NON_EMPTY_TEXT,
     "prompt_cache_retention": {"enum": list(RETENTIONS)},
     "function_call": any_of({"enum": ["none", "auto"]}, {"$ref": "#/components/schemas/NamedFunction"}),
-    "tool_choice": any_of({"enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/NamedTool"}),
+    "tool_choice": any_of({"enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/ChosenTool"}),
 }
 """Schemas for what the checks after decoding narrow down, where no table of theirs says it."""
 

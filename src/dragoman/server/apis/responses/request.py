@@ -18,8 +18,10 @@ from dragoman.server.apis.openai_wire.conversation import (
     ImageUrl,
     ToolUse,
     checked_function,
+    named_tool,
     plain_choice,
     used_tools,
+    with_allowed_tools,
 )
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
@@ -330,8 +332,9 @@ def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse
     names = [function["name"] for function in functions.values()]
     choice = body.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed, choice = _allowed(choice, names, profile)
-        functions = {place: function for place, function in functions.items() if function["name"] in allowed}
+        functions, choice = with_allowed_tools(
+            functions, "tool_choice", choice.get("mode"), choice.get("tools"), profile
+        )
         names = [function["name"] for function in functions.values()]
     wish, name = _wish(choice, names, profile)
     return used_tools(functions, wish, name, profile)
@@ -366,35 +369,8 @@ def _function(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str,
 _STRICT = ("strict", bool, "true or false")
 
 
-def _allowed(choice: Mapping[str, Any], names: Sequence[str], profile: Profile) -> tuple[set[str], str]:
-    """The names that `allowed_tools` leaves, and its mode."""
-    mode, tools = choice.get("mode"), choice.get("tools")
-    if mode not in ("auto", "required"):
-        raise profile.wrong("tool_choice.mode", "auto or required", mode)
-    if not isinstance(tools, list) or not tools:
-        raise profile.wrong("tool_choice.tools", "an array of at least one tool", tools)
-    allowed: set[str] = set()
-    for position, tool in enumerate(tools):
-        allowed.add(_named(tool, f"tool_choice.tools[{position}]", names, profile))
-    return allowed, mode
-
-
-def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
-    if not isinstance(tool, dict):
-        raise profile.wrong(path, "an object", tool, "type")
-    kind = tool.get("type", "function")
-    if kind != "function":
-        message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
-        raise UnsupportedFeature(message, param=f"{path}.type")
-    nested = tool.get("function")
-    name = nested.get("name") if isinstance(nested, dict) else tool.get("name")
-    if name in names and isinstance(name, str):
-        return name
-    raise profile.wrong(f"{path}.name", "one of tools", name)
-
-
 def _wish(choice: str | dict[str, Any] | None, names: Sequence[str], profile: Profile) -> tuple[ToolChoice | None, str]:
     if isinstance(choice, dict):
-        return "named", _named(choice, "tool_choice", names, profile)
+        return "named", named_tool(choice, "tool_choice", names, profile)
     allowed = "none, auto, required, a function or allowed_tools"
     return plain_choice(choice, names, allowed, profile), ""
