@@ -12,7 +12,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
+from dragoman.errors import CapacityError, EngineFailed, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, FinishReason, TokenMasker
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
@@ -234,7 +234,7 @@ def test_requests_that_the_engine_cannot_run_are_refused_alone() -> None:
     collector.add(1, make_request([1], num_beams=2000))
     collector.add(2, make_request([1, 2]))
     collector.run()
-    assert [type(collector.errors[key]) for key in (0, 1)] == [InvalidRequest, CapacityError]
+    assert [type(collector.errors[key]) for key in (0, 1)] == [InvalidRequest, InvalidParameter]
     assert collector.sequence(2) == naive_sequence(make_request([1, 2]), 0, VOCAB_SIZE)
 
 
