@@ -4,7 +4,7 @@ Does: time decode steps by context and streams, apart and behind a shared prefix
 before and behind borders of blocks, tiles and panels. Tables of ratios, and one last JSON line. Does not: serve. The models
 have 386 million random parameters in int8 or Q8_0. Run by hand, on an otherwise idle machine, with about 12 GB of memory:
 
-    python -m benchmarks.long_context --model MODEL                          (about eight minutes)
+    python -m benchmarks.long_context --model MODEL                          (ten to twenty minutes)
     python -m benchmarks.long_context --model MODEL --only own llama.cpp --parts decode
     python -m benchmarks.long_context --only own openvino --parts windows borders
     python -m benchmarks.long_context --model MODEL --quick                  (shows only that it works)

@@ -86,7 +86,8 @@ def caches_table(cells: Sequence[Cell], names: Sequence[str], gb_per_s: float) -
     """
     first, *others = names
     steps = [cell for cell in cells if cell.part == "decode" and first in cell.ms]
-    shortest = {cell.streams: cell for cell in sorted(steps, key=lambda cell: -cell.context)}
+    longest_first = sorted(steps, key=lambda cell: cell.context, reverse=True)
+    shortest = {cell.streams: cell for cell in longest_first}  # the last one of a number of streams stays
     longer = [cell for cell in steps if cell.context > shortest[cell.streams].context]
     if not longer:
         return ""
